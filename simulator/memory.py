@@ -1,0 +1,201 @@
+"""How much memory a request takes under HiSparse, and how many requests one GPU holds.
+
+As the engine allocates (SGLang 0.5.23, hisparse_coordinator.py and its memory pools), per GPU rank.
+Letters: P device pool in tokens, R host_to_device_ratio, B device_buffer_size, L layers (shared
+ones too). The device pool stores KV items for P tokens, but indexer keys for all P * R tokens that
+the host pool can hold: a larger R makes P smaller.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hisparse_sim.simulator.models import Model
+
+PAGE_TOKENS = 64  # the engine's page; also the reserved page behind every hot buffer
+MAX_BUFFER = 32_767  # slot ids are int16
+
+DEVICE_POOL, INDEXER_KEYS, HOST, LENGTH = "device pool", "indexer keys", "host", "length"
+
+
+def pages(tokens: int) -> int:
+    """`tokens` rounded up to whole pages, in tokens."""
+    return -(-tokens // PAGE_TOKENS) * PAGE_TOKENS
+
+
+def device_pool_tokens(
+    pool_bytes: int, layers: int, item_bytes: int, ratio: int, key_bytes: int = 132
+) -> int:
+    """P: tokens in the device pool when `pool_bytes` hold the items and R keys for each."""
+    per_token = layers * (item_bytes + key_bytes * ratio)
+    return pool_bytes // per_token // PAGE_TOKENS * PAGE_TOKENS
+
+
+def baseline_pool_tokens(
+    pool_bytes: int, layers: int, item_bytes: int, key_bytes: int = 132
+) -> int:
+    """Tokens that the same bytes hold without HiSparse: item and key of every token on the GPU."""
+    return device_pool_tokens(pool_bytes, layers, item_bytes, 1, key_bytes)
+
+
+def host_pool_bytes(pool_tokens: int, ratio: int, layers: int, item_bytes: int) -> int:
+    """Pinned host memory of one rank: P * R tokens and one page."""
+    return (pool_tokens * ratio + PAGE_TOKENS) * layers * item_bytes
+
+
+def device_tokens(tokens: int, device_buffer_size: int) -> int:
+    """Device tokens of a decoding request: B and the reserved page; a short one its pages."""
+    if tokens <= device_buffer_size:
+        return pages(tokens)
+    return device_buffer_size + PAGE_TOKENS
+
+
+def hot_buffer_bytes(model: Model, kv_dtype: str, device_buffer_size: int) -> int:
+    """Bytes of one request's hot buffer over all layers, its reserved page included."""
+    slots = device_buffer_size + PAGE_TOKENS
+    return slots * model.layers * model.item_bytes(kv_dtype)
+
+
+def request_host_bytes(model: Model, kv_dtype: str, tokens: int) -> int:
+    """Host bytes of a request of `tokens`, output included, over all layers, in whole pages."""
+    return pages(tokens) * model.layers * model.item_bytes(kv_dtype)
+
+
+def indexer_bytes(model: Model, tokens: int) -> int:
+    """Device bytes of a request's indexer keys over all layers, in whole pages."""
+    return pages(tokens) * model.layers * model.indexer_key_bytes
+
+
+def full_kv_bytes(model: Model, kv_dtype: str, tokens: int) -> int:
+    """Device bytes of a request that keeps everything on the GPU: items and indexer keys."""
+    return request_host_bytes(model, kv_dtype, tokens) + indexer_bytes(model, tokens)
+
+
+def slot_table_bytes(model: Model, device_buffer_size: int) -> int:
+    """Bytes of the engine's tables per request slot, outside the device pool.
+
+    Per layer a 64-bit token and location for each of the B + 64 slots and a 16-bit order of the B
+    slots; per request a 64-bit host location for every token of the context and for every slot.
+    """
+    slots = device_buffer_size + PAGE_TOKENS
+    per_layer = 8 * slots + 2 * device_buffer_size
+    return model.layers * per_layer + 8 * (model.context + PAGE_TOKENS) + 8 * slots
+
+
+def check_buffer(model: Model, device_buffer_size: int) -> None:
+    """Raise ValueError unless top_k <= B <= 32767."""
+    if device_buffer_size < model.top_k:
+        raise ValueError(
+            f"device_buffer_size {device_buffer_size} is smaller than the top-k {model.top_k} of"
+            f" {model.name}: one step would not fit"
+        )
+    if device_buffer_size > MAX_BUFFER:
+        raise ValueError(
+            f"device_buffer_size {device_buffer_size} is above {MAX_BUFFER}: the engine keeps slot"
+            " ids in 16 bits"
+        )
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """How many requests one GPU holds in decode, and what stops the next one."""
+
+    requests: int
+    limit: str  # "device pool", "indexer keys", "host" or "length" (too long to run at all)
+    reason: str  # one sentence with the figures
+    pool_tokens: int  # P
+    logical_tokens: int  # P * R, the length of the host pool
+    device_tokens_per_request: int
+    hot_buffer_bytes: int  # per request
+    host_bytes_per_request: int
+    indexer_bytes_per_request: int
+    host_pool_bytes: int  # pinned at start, whatever is used
+
+
+def _largest_ratio(
+    model: Model, item_bytes: int, device_pool_bytes: int, host_bytes: int, ratio: int
+) -> int:
+    """Largest R below `ratio` whose host pool fits; 0 if none does. The pool grows with R."""
+    low, high = 0, ratio
+    while high - low > 1:
+        middle = (low + high) // 2
+        pool = device_pool_tokens(
+            device_pool_bytes, model.layers, item_bytes, middle, model.indexer_key_bytes
+        )
+        fits = host_pool_bytes(pool, middle, model.layers, item_bytes) <= host_bytes
+        low, high = (middle, high) if fits else (low, middle)
+    return low
+
+
+def capacity(
+    model: Model,
+    kv_dtype: str,
+    ratio: int,
+    device_buffer_size: int,
+    tokens: int,
+    device_pool_bytes: int,
+    host_bytes: int,
+) -> Capacity:
+    """Requests of `tokens` (prompt and output) that decode together on one GPU under HiSparse.
+
+    `device_pool_bytes` is what the engine has left for KV on the GPU and `host_bytes` the host
+    memory of this GPU's rank. Counts every request at its full length, so none is retracted.
+    The host pool is pinned whole at start: if it does not fit, the engine does not start and no
+    request runs. Raises ValueError for arguments that the engine refuses.
+    """
+    check_buffer(model, device_buffer_size)
+    for name, value in (("ratio", ratio), ("tokens", tokens)):
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1, not {value}")
+    if ratio != int(ratio):
+        raise ValueError(f"host_to_device_ratio must be a whole number, not {ratio}")
+    item = model.item_bytes(kv_dtype)
+    pool = device_pool_tokens(device_pool_bytes, model.layers, item, ratio, model.indexer_key_bytes)
+    logical = pool * ratio
+    per_request = device_tokens(tokens, device_buffer_size)
+    pinned = host_pool_bytes(pool, ratio, model.layers, item)
+    by_device, by_keys = pool // per_request, logical // pages(tokens)
+    longest = min(model.context, pool) - 1
+    if tokens > longest:
+        requests, limit = 0, LENGTH
+        bound = (
+            f"the context of {model.name}"
+            if model.context <= pool
+            else f"the device pool, which holds {pool:,} tokens at ratio {ratio}"
+        )
+        reason = (
+            f"{tokens:,} tokens exceed the longest request, {max(longest, 0):,}, set by {bound}"
+        )
+    elif pinned > host_bytes:
+        requests, limit = 0, HOST
+        fitting = _largest_ratio(model, item, device_pool_bytes, host_bytes, ratio)
+        way_out = f"the largest ratio that fits is {fitting}" if fitting else "no ratio fits"
+        reason = (
+            f"the host pool of {pinned / 1e9:.1f} GB ({logical:,} tokens) exceeds the"
+            f" {host_bytes / 1e9:.1f} GB of this GPU; {way_out}"
+        )
+    elif by_device <= by_keys:
+        requests, limit = by_device, DEVICE_POOL
+        reason = (
+            f"{by_device + 1} hot buffers of {per_request:,} tokens exceed the device pool of"
+            f" {pool:,} tokens"
+        )
+    else:
+        requests, limit = by_keys, INDEXER_KEYS
+        reason = (
+            f"{by_keys + 1} requests of {pages(tokens):,} tokens exceed the {logical:,} tokens"
+            f" (pool x ratio {ratio}) whose indexer keys are on the GPU and whose items the host"
+            " pool holds"
+        )
+    return Capacity(
+        requests=requests,
+        limit=limit,
+        reason=reason,
+        pool_tokens=pool,
+        logical_tokens=logical,
+        device_tokens_per_request=per_request,
+        hot_buffer_bytes=hot_buffer_bytes(model, kv_dtype, device_buffer_size),
+        host_bytes_per_request=request_host_bytes(model, kv_dtype, tokens),
+        indexer_bytes_per_request=indexer_bytes(model, tokens),
+        host_pool_bytes=pinned,
+    )
