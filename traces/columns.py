@@ -1,0 +1,177 @@
+"""Arrow columns to contiguous NumPy arrays, refusing what is missing or does not fit."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from hisparse_sim.traces.demand import Longs, Ragged
+from hisparse_sim.traces.rules import RowError
+
+REQUIRED = ("request", "layer", "step", "seq_len", "positions")
+OPTIONAL = ("scores", "next_positions")
+_EXPECTED = {
+    "request": "string",
+    "layer": "int16",
+    "step": "int32",
+    "seq_len": "int32",
+    "positions": "list<int32>",
+    "scores": "list<float16>",
+    "next_positions": "list<int32>",
+}
+
+
+def wrong_column(schema: pa.Schema) -> str | None:
+    """Return what is wrong with the columns of a file, or None if they can be read."""
+    missing = [name for name in REQUIRED if name not in schema.names]
+    if missing:
+        return f"has no column {', '.join(missing)} (it has {', '.join(schema.names) or 'none'})"
+    for name in (*REQUIRED, *OPTIONAL):
+        found = schema.names.count(name)
+        if found > 1:
+            return f"has {found} columns called {name}"
+        if found and not _casts(name, schema.field(name).type):
+            found_type = schema.field(name).type
+            return f"has column {name} of type {found_type}, expected {_EXPECTED[name]}"
+    return None
+
+
+def _casts(name: str, found: pa.DataType) -> bool:
+    if pa.types.is_dictionary(found):
+        found = found.value_type
+    is_list = (
+        pa.types.is_list(found)
+        or pa.types.is_large_list(found)
+        or pa.types.is_fixed_size_list(found)
+    )
+    if name == "request":
+        return bool(
+            pa.types.is_string(found)
+            or pa.types.is_large_string(found)
+            or pa.types.is_integer(found)
+        )
+    if name == "scores":
+        return bool(is_list and pa.types.is_floating(found.value_type))
+    if name in ("positions", "next_positions"):
+        return bool(is_list and pa.types.is_integer(found.value_type))
+    return bool(pa.types.is_integer(found))
+
+
+def request_codes(chunks: Sequence[pa.Array], known: dict[str, int]) -> Longs:
+    """Return one number per row, the same for the same request; `known` grows as needed."""
+    codes: list[Longs] = [np.empty(0, dtype=np.int64)]
+    for row, chunk in _rows(chunks):
+        if not pa.types.is_dictionary(chunk.type):
+            chunk = chunk.dictionary_encode()
+        _refuse_null(chunk, row, "request")
+        names = pc.cast(chunk.dictionary, pa.string()).to_pylist()
+        table = np.array([known.setdefault(name, len(known)) for name in names], dtype=np.int64)
+        codes.append(table[chunk.indices.to_numpy()])
+        if None in names and (codes[-1] == known[None]).any():  # type: ignore[index]
+            raise RowError(row, "request is null")
+    return np.concatenate(codes)
+
+
+def integers(chunks: Sequence[pa.Array], name: str, dtype: type[np.integer[Any]]) -> NDArray[Any]:
+    """Return one integer column as `dtype`. Raises RowError for a null or a value too large."""
+    pieces = []
+    for row, chunk in _rows(chunks):
+        if pa.types.is_dictionary(chunk.type):
+            chunk = chunk.dictionary_decode()
+        _refuse_null(chunk, row, name)
+        values, misfit = _narrow(_view(chunk), dtype)
+        if misfit is not None:
+            raise RowError(
+                row + misfit[0], f"{name} is {misfit[1]}, which {dtype.__name__} cannot hold"
+            )
+        pieces.append(values)
+    return _joined(pieces, dtype)
+
+
+def lists(
+    chunks: Sequence[pa.Array], name: str, dtype: type[np.generic]
+) -> tuple[Longs, NDArray[Any]]:
+    """Return one list column as (offsets [n + 1], values [offsets[n]]).
+
+    Raises RowError for a row that is null or holds one, or a value that `dtype` cannot hold.
+    """
+    lengths: list[Longs] = [np.zeros(1, dtype=np.int64)]
+    pieces = []
+    for row, chunk in _rows(chunks):
+        _refuse_null(chunk, row, name)
+        if pa.types.is_fixed_size_list(chunk.type):
+            width = chunk.type.list_size
+            offsets = np.arange(len(chunk) + 1, dtype=np.int64) * width
+            elements = chunk.flatten()
+        else:
+            offsets = chunk.offsets.to_numpy().astype(np.int64)
+            elements = chunk.values.slice(offsets[0], offsets[-1] - offsets[0])
+            offsets -= offsets[0]
+        if elements.null_count:
+            at = _row_of(offsets, pc.index(elements.is_null(), True).as_py())
+            raise RowError(row + at, f"{name} holds a null")
+        values, misfit = _narrow(_view(elements), dtype)
+        if misfit is not None:
+            at = _row_of(offsets, misfit[0])
+            raise RowError(
+                row + at, f"{name} holds {misfit[1]}, which {dtype.__name__} cannot hold"
+            )
+        pieces.append(values)
+        lengths.append(np.diff(offsets))
+    return np.cumsum(np.concatenate(lengths)), _joined(pieces, dtype)
+
+
+def ragged(chunks: Sequence[pa.Array], name: str) -> Ragged:
+    """Return one column of position lists."""
+    return Ragged(*lists(chunks, name, np.int32))
+
+
+def _rows(chunks: Sequence[pa.Array]) -> list[tuple[int, pa.Array]]:
+    first_rows = np.cumsum([0, *map(len, chunks)])
+    return list(zip(first_rows.tolist(), chunks, strict=False))
+
+
+def _refuse_null(chunk: pa.Array, row: int, name: str) -> None:
+    if chunk.null_count:
+        raise RowError(row + pc.index(chunk.is_null(), True).as_py(), f"{name} is null")
+
+
+def _row_of(offsets: Longs, entry: int) -> int:
+    return int(np.searchsorted(offsets, entry, side="right")) - 1
+
+
+def _view(array: pa.Array) -> NDArray[Any]:
+    """Return a primitive array without copying, and writable as its buffer is.
+
+    `to_numpy` marks its result read-only, which for Numba is another type: every kernel would be
+    compiled twice.
+    """
+    data = array.buffers()[1]
+    dtype = np.dtype(array.type.to_pandas_dtype())
+    if len(array) == 0 or data is None:
+        return np.empty(0, dtype=dtype)
+    return np.frombuffer(data, dtype=dtype, count=len(array), offset=array.offset * dtype.itemsize)
+
+
+def _narrow(
+    values: NDArray[Any], dtype: type[np.generic]
+) -> tuple[NDArray[Any], tuple[int, int] | None]:
+    """Return the values as `dtype`, or the first (index, value) that it cannot hold."""
+    if values.dtype == dtype:
+        return values, None
+    if np.issubdtype(dtype, np.integer):
+        limits = np.iinfo(dtype)  # type: ignore[type-var]
+        misfits = (values < limits.min) | (values > limits.max)
+        if misfits.any():
+            index = int(misfits.argmax())
+            return values, (index, int(values[index]))
+    return values.astype(dtype), None
+
+
+def _joined(pieces: list[NDArray[Any]], dtype: type[np.generic]) -> NDArray[Any]:
+    if len(pieces) == 1:
+        return np.require(pieces[0], requirements=["C", "W"])
+    return np.concatenate([np.empty(0, dtype=dtype), *pieces])

@@ -1,0 +1,45 @@
+"""The demand of one (request, layer): what the reader hands out and the writer takes."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int32]
+Longs = NDArray[np.int64]
+
+
+class Ragged(NamedTuple):
+    """One list of positions per row; row i is `values[offsets[i] : offsets[i + 1]]`."""
+
+    offsets: Longs  # [n + 1]
+    values: Ints  # [offsets[n]]
+
+
+@dataclass(frozen=True, eq=False)
+class Demand:
+    """The decode steps of one layer of one request, n rows, C-contiguous arrays.
+
+    What the reader returns keeps the rules of the trace file: steps without gaps, `seq_len`
+    at least 1 and never shrinking, positions distinct and in `[0, seq_len)`, no padding.
+    """
+
+    request: str
+    layer: int
+    prompt_len: int  # tokens; smaller than the first seq_len of the request
+    step: Ints  # [n]
+    seq_len: Ints  # [n] tokens, the newest included
+    offsets: Longs  # [n + 1]
+    positions: Ints  # [offsets[n]], demanded at once within a row, in the order of the row
+    scores: NDArray[np.float16] | None = None  # [offsets[n]]
+    next_positions: Ragged | None = None  # ranked after the demanded ones, best first
+
+    @property
+    def rows(self) -> int:
+        """Number of decode steps."""
+        return len(self.step)
+
+    def row(self, index: int) -> Ints:
+        """Return the positions of one row (a view)."""
+        return self.positions[self.offsets[index] : self.offsets[index + 1]]

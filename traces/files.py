@@ -1,0 +1,43 @@
+"""Writing a file so that it is either complete or not there."""
+
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from hisparse_sim.traces.errors import TraceError
+
+
+@contextmanager
+def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Yield a path to write to; it becomes `path` when the block ends without an exception.
+
+    The temporary file lies beside the target and keeps its suffix (writers choose a format by it).
+    On any exception, Ctrl-C included, it is removed and an existing target stays as it was. A
+    link is followed; a device or pipe (`/dev/stdout`) is written directly.
+
+    Raises TraceError naming `path` if it cannot be written (an OSError inside the block counts).
+    """
+    target = Path(path)
+    if target.is_dir():
+        raise TraceError(f"{path} cannot be written: it is a folder")
+    if not target.parent.is_dir():
+        raise TraceError(f"{path} cannot be written: there is no folder {target.parent}")
+    if target.exists() and not os.access(target, os.W_OK):
+        raise TraceError(f"{path} cannot be written: it is write-protected")
+    try:
+        if target.exists() and not target.is_file():
+            yield target
+            return
+        target = target.resolve()
+        temporary = target.with_name(f".{target.stem}-{secrets.token_hex(4)}{target.suffix}")
+        try:
+            yield temporary
+            temporary.replace(target)
+        except BaseException:
+            with suppress(OSError):
+                temporary.unlink()
+            raise
+    except OSError as error:
+        raise TraceError(f"{path} cannot be written: {error.strerror or error}") from error

@@ -1,0 +1,234 @@
+"""Where the rows of each (request, layer) lie in a Parquet file, and getting at them."""
+
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from hisparse_sim.traces.columns import integers, request_codes
+from hisparse_sim.traces.errors import TraceError
+from hisparse_sim.traces.rules import RowError
+
+Columns = dict[str, list[pa.Array]]
+
+
+@dataclass(frozen=True)
+class Part:
+    """The rows of one (request, layer) in a trace file."""
+
+    request: str
+    layer: int
+    first_row: int  # in the file
+    rows: int
+
+
+@contextmanager
+def decoding(path: Path, place: str = "") -> Iterator[None]:
+    """Turn whatever pyarrow raises for a damaged file into one sentence."""
+    try:
+        yield
+    except TraceError:
+        raise
+    except (pa.ArrowException, OSError, ValueError, MemoryError, OverflowError) as error:
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise TraceError(
+            f"{path}{place} cannot be decoded ({reason}): the file is damaged or incomplete; "
+            f"fetch or write it again"
+        ) from error
+
+
+def open_parquet(path: Path, metadata: pq.FileMetaData | None = None) -> pq.ParquetFile:
+    """Open a Parquet file for reads that do not start threads of their own.
+
+    Each call opens the file anew (50 us with `metadata`): a ParquetFile may not be shared
+    between threads. Checksums of pages are verified where the file has them.
+    """
+    with decoding(path):
+        return pq.ParquetFile(
+            path,
+            metadata=metadata,
+            read_dictionary=["request"],
+            pre_buffer=False,
+            page_checksum_verification=True,
+        )
+
+
+def find_parts(path: Path, file: pq.ParquetFile) -> tuple[Part, ...]:
+    """Return the parts of a file in file order.
+
+    Row-group statistics tell where a group holds one (request, layer), as our writer makes it;
+    only of other groups are the two columns read.
+
+    Raises TraceError if the rows are not grouped by request and, within it, by rising layer.
+    """
+    parts: list[Part] = []
+    finished: set[str] = set()
+    for request, layer, rows in _runs(path, file):
+        last = parts[-1] if parts else None
+        if last is not None and last.request == request and last.layer == layer:
+            parts[-1] = Part(request, layer, last.first_row, last.rows + rows)
+            continue
+        first_row = last.first_row + last.rows if last else 0
+        if last is not None and last.request == request and layer < last.layer:
+            raise TraceError(
+                f"{path}: request {request!r} goes back from layer {last.layer} to {layer} in row "
+                f"{first_row}; rows must be grouped by request, then sorted by layer, then step"
+            )
+        if last is not None and last.request != request:
+            finished.add(last.request)
+        if request in finished:
+            raise TraceError(
+                f"{path}: request {request!r} starts again in row {first_row}, layer {layer}; "
+                f"rows must be grouped by request, then sorted by layer, then step"
+            )
+        parts.append(Part(request, layer, first_row, rows))
+    return tuple(parts)
+
+
+def _runs(path: Path, file: pq.ParquetFile) -> Iterator[tuple[str, int, int]]:
+    """Yield (request, layer, rows) for runs of equal rows, in file order."""
+    names = file.metadata.schema.names
+    paths = [file.metadata.schema.column(i).path for i in range(len(names))]
+    where = paths.index("request"), paths.index("layer")
+    for group in range(file.metadata.num_row_groups):
+        header = file.metadata.row_group(group)
+        if header.num_rows == 0:
+            continue
+        request, layer = (_only_value(header.column(column)) for column in where)
+        if isinstance(request, str) and isinstance(layer, int):
+            yield request, layer, header.num_rows
+        else:
+            yield from _read_runs(path, file, group)
+
+
+def _only_value(column: Any) -> Any:
+    statistics = column.statistics
+    if statistics is None or not statistics.has_min_max or statistics.null_count != 0:
+        return None
+    return statistics.min if statistics.min == statistics.max else None
+
+
+def _read_runs(path: Path, file: pq.ParquetFile, group: int) -> Iterator[tuple[str, int, int]]:
+    known: dict[str, int] = {}
+    batches = file.iter_batches(row_groups=[group], columns=["request", "layer"], use_threads=False)
+    with decoding(path, f": row group {group}"):
+        for batch in batches:
+            try:
+                codes = request_codes([batch.column("request")], known)
+                layers = integers([batch.column("layer")], "layer", np.int16)
+            except RowError as error:
+                raise TraceError(f"{path}: row group {group}: {error.what}") from None
+            names = list(known)
+            changes = (np.diff(codes) != 0) | (np.diff(layers) != 0)
+            edges = [0, *(np.flatnonzero(changes) + 1).tolist(), len(codes)]
+            for first, stop in pairwise(edges):
+                yield names[codes[first]], int(layers[first]), stop - first
+
+
+class Groups:
+    """The row groups of a file: any range of rows, of any columns, from any thread.
+
+    A group that lies within the range is decoded as it is. A group that several parts share, in
+    files of other writers, is decoded in small batches that are remembered for a while, so that
+    reading part after part decodes it once, without ever holding the whole group.
+    """
+
+    def __init__(self, path: Path, metadata: pq.FileMetaData, largest_part: int) -> None:
+        self.path = path
+        self.metadata = metadata
+        rows = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+        self.starts = np.cumsum([0, *rows], dtype=np.int64)  # [groups + 1] first row of each
+        # As many parts as threads may ask for out of turn.
+        self._window = largest_part * ((os.cpu_count() or 1) + 1)
+        self._lock = threading.Lock()
+        self._cursors: dict[tuple[int, tuple[str, ...]], _Cursor] = {}
+
+    def overlapping(self, first_row: int, rows: int) -> range:
+        """Return the row groups that hold any of the rows."""
+        first = int(np.searchsorted(self.starts, first_row, side="right")) - 1
+        stop = int(np.searchsorted(self.starts, first_row + rows, side="left"))
+        return range(first, stop)
+
+    def read(self, first_row: int, rows: int, columns: Sequence[str]) -> Columns:
+        """Return the rows as chunks per column."""
+        found: Columns = {name: [] for name in columns}
+        for group in self.overlapping(first_row, rows):
+            begin, end = int(self.starts[group]), int(self.starts[group + 1])
+            if begin == end:
+                continue
+            first, stop = max(begin, first_row), min(end, first_row + rows)
+            if (first, stop) == (begin, end):
+                with open_parquet(self.path, self.metadata) as file:
+                    pieces = [file.read_row_group(group, columns=list(columns), use_threads=False)]
+            else:
+                pieces = self._read_shared(group, first - begin, stop - begin, tuple(columns))
+            if sum(piece.num_rows for piece in pieces) != stop - first:
+                raise TraceError(f"{self.path}: row group {group} holds fewer rows than it says")
+            for name, chunks in found.items():
+                for piece in pieces:
+                    column = piece.column(name)
+                    chunks.extend(
+                        column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+                    )
+        return found
+
+    def _read_shared(
+        self, group: int, first: int, stop: int, columns: tuple[str, ...]
+    ) -> list[pa.RecordBatch]:
+        with self._lock:
+            cursor = self._cursors.pop((group, columns), None)
+            if cursor is None or first < cursor.oldest:
+                cursor = _Cursor(self, group, columns)
+            # Two, for the part that begins at the end of one group and ends in the next.
+            self._cursors = dict([*self._cursors.items()][-1:])
+            batches = cursor.take(first, stop, self._window)
+            self._cursors[group, columns] = cursor
+            return batches
+
+
+class _Cursor:
+    """Decodes one row group front to back, remembering the batches last decoded."""
+
+    def __init__(self, groups: Groups, group: int, columns: tuple[str, ...]) -> None:
+        header = groups.metadata.row_group(group)
+        entries = max(header.column(i).num_values for i in range(header.num_columns))
+        # About a million positions (4 MB) a batch.
+        batch_rows = max(1, (1 << 20) * header.num_rows // max(1, entries))
+        self._batches = open_parquet(groups.path, groups.metadata).iter_batches(
+            batch_size=batch_rows, row_groups=[group], columns=list(columns), use_threads=False
+        )
+        self._kept: list[tuple[int, pa.RecordBatch]] = []  # (first row in the group, batch)
+        self._next_row = 0
+
+    @property
+    def oldest(self) -> int:
+        """First row that can still be taken."""
+        return self._kept[0][0] if self._kept else self._next_row
+
+    def take(self, first: int, stop: int, window: int) -> list[pa.RecordBatch]:
+        """Return rows first to stop of the group; rows before the last `window` are forgotten."""
+        while self._next_row < stop:
+            batch = next(self._batches, None)
+            if batch is None:
+                break
+            self._kept.append((self._next_row, batch))
+            self._next_row += batch.num_rows
+            while self._kept[0][0] + self._kept[0][1].num_rows < min(
+                first, self._next_row - window
+            ):
+                del self._kept[0]
+        return [
+            batch.slice(
+                max(first - begin, 0), min(stop, begin + batch.num_rows) - max(first, begin)
+            )
+            for begin, batch in self._kept
+            if begin < stop and first < begin + batch.num_rows
+        ]

@@ -1,0 +1,104 @@
+"""The passes over positions: the only module of this room that knows Numba.
+
+Others import it inside the function that needs it, so that listing or opening a trace does not
+load Numba. All arrays are C-contiguous; positions int32, offsets int64.
+"""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from numba import njit
+
+from hisparse_sim.traces.demand import Ints, Longs
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+# What `find_fault` returns as the kind.
+FINE, STEP, SEQ_LEN, SHRINKS, TOO_LONG, OUTSIDE, REPEATED = range(7)
+
+
+def compiled(function: F) -> F:
+    """Compile a plain loop; it releases the GIL and is cached on disk."""
+    fast: F = njit(cache=True, nogil=True)(function)
+    return fast
+
+
+@compiled
+def first_suspect(step: Ints, seq_len: Ints, offsets: Longs, positions: Ints, top_k: int) -> int:
+    """Return the first row that is not plainly fine, or the number of rows.
+
+    A strictly ascending row is distinct, and in range if its ends are: this pass needs no memory
+    and is all that a sound trace in position order costs.
+    """
+    rows = len(step)
+    for row in range(rows):
+        begin, end = offsets[row], offsets[row + 1]
+        if row > 0 and (step[row] - 1 != step[row - 1] or seq_len[row] < seq_len[row - 1]):
+            return row
+        if seq_len[row] < 1 or end - begin > top_k:
+            return row
+        if end == begin:
+            continue
+        if positions[begin] < 0 or positions[end - 1] >= seq_len[row]:
+            return row
+        unordered = 0
+        for i in range(begin + 1, end):  # no early exit: this way it is vectorised
+            unordered += positions[i] <= positions[i - 1]
+        if unordered > 0:
+            return row
+    return rows
+
+
+@compiled
+def find_fault(
+    step: Ints,
+    seq_len: Ints,
+    offsets: Longs,
+    positions: Ints,
+    keys: Ints,  # one small number >= 0 per distinct position, or the positions themselves
+    stamp: Ints,  # [largest key + 1], zero; stamp[key] = last row that listed it, plus one
+    top_k: int,
+    start: int,
+) -> tuple[int, int, int, int, int]:
+    """Judge rows in any order from `start` on: (kind, row, value, padding, unsorted rows)."""
+    padding = 0
+    unsorted = 0
+    for row in range(start, len(step)):
+        if row > 0 and step[row] - 1 != step[row - 1]:
+            return STEP, row, step[row - 1], padding, unsorted
+        if seq_len[row] < 1:
+            return SEQ_LEN, row, seq_len[row], padding, unsorted
+        if row > 0 and seq_len[row] < seq_len[row - 1]:
+            return SHRINKS, row, seq_len[row - 1], padding, unsorted
+        last = -1
+        falls = 0
+        listed = 0
+        for i in range(offsets[row], offsets[row + 1]):
+            position = positions[i]
+            if position == -1:
+                padding += 1
+                continue
+            if position < 0 or position >= seq_len[row]:
+                return OUTSIDE, row, position, padding, unsorted
+            if stamp[keys[i]] == row + 1:
+                return REPEATED, row, position, padding, unsorted
+            stamp[keys[i]] = row + 1
+            falls += position < last
+            last = position
+            listed += 1
+        if listed > top_k:
+            return TOO_LONG, row, listed, padding, unsorted
+        unsorted += falls > 0
+    return FINE, 0, 0, padding, unsorted
+
+
+@compiled
+def longest_row(offsets: Longs, positions: Ints) -> int:
+    """Return the largest number of positions in a row, padding apart."""
+    longest = 0
+    for row in range(len(offsets) - 1):
+        listed = 0
+        for i in range(offsets[row], offsets[row + 1]):
+            listed += positions[i] != -1
+        longest = max(longest, listed)
+    return longest

@@ -1,0 +1,339 @@
+"""Reading a trace file part by part, every rule checked."""
+
+import hashlib
+import os
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+import pyarrow as pa
+
+from hisparse_sim.traces.columns import (
+    OPTIONAL,
+    integers,
+    lists,
+    ragged,
+    request_codes,
+    wrong_column,
+)
+from hisparse_sim.traces.demand import Demand, Ints, Ragged
+from hisparse_sim.traces.errors import TraceError
+from hisparse_sim.traces.layout import Columns, Groups, Part, decoding, find_parts, open_parquet
+from hisparse_sim.traces.metadata import KEY, PROVENANCES, Metadata
+from hisparse_sim.traces.rules import RowError, Tally, check_rows, outside, strip_padding
+
+__all__ = ["Demand", "Part", "Trace", "open_trace"]
+
+
+def open_trace(path: str | os.PathLike[str], provenance: str | None = None) -> "Trace":
+    """Open a trace file and find its parts, without reading any positions.
+
+    `provenance` (one of `metadata.PROVENANCES`) is used where the file does not name one; a file
+    without is refused. Without metadata top_k is the longest row, which takes a pass over it.
+
+    Raises TraceError if the file cannot be read as a trace, ValueError for an unknown provenance.
+    """
+    if provenance is not None and provenance not in PROVENANCES:
+        raise ValueError(
+            f"unknown provenance {provenance!r}; choose one of {', '.join(PROVENANCES)}"
+        )
+    path = Path(path)
+    _refuse_other_files(path)
+    with open_parquet(path) as file:
+        wrong = wrong_column(file.schema_arrow)
+        if wrong:
+            raise TraceError(f"{path} {wrong}")
+        metadata = _read_metadata(path, file.schema_arrow.metadata or {}, provenance)
+        with decoding(path):
+            parts = find_parts(path, file)
+        if not parts:
+            raise TraceError(f"{path} holds no rows")
+        names = frozenset(file.schema_arrow.names)
+        groups = Groups(path, file.metadata, max(part.rows for part in parts))
+    if metadata.top_k == 0:
+        metadata = replace(metadata, top_k=_longest_row(path, parts, groups))
+    highest = max(part.layer for part in parts)
+    lowest = min(part.layer for part in parts)
+    if lowest < 0 or highest >= (metadata.num_layers or highest + 1):
+        wrong_layer = lowest if lowest < 0 else highest
+        raise TraceError(
+            f"{path} has rows of layer {wrong_layer}, but the model has "
+            f"{'no negative layers' if lowest < 0 else f'{metadata.num_layers} layers'}"
+        )
+    return Trace(path, provenance, metadata, parts, names, groups)
+
+
+class Trace:
+    """An open trace file: what it says about itself, and its parts.
+
+    Reading is safe from several threads at once, and needs the memory of one part. Pickled, it
+    is a path: another process opens the file itself, once.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        provenance: str | None,
+        metadata: Metadata,
+        parts: tuple[Part, ...],
+        columns: frozenset[str],
+        groups: Groups,
+    ) -> None:
+        """Use `open_trace`."""
+        self.path = path
+        self.metadata = metadata
+        self.parts = parts  # in file order
+        self.columns = columns  # names of all columns of the file
+        self._provenance = provenance
+        self._groups = groups
+        self._version = _file_version(path)
+
+    def __repr__(self) -> str:
+        return f"<Trace {self.path}: {len(self.parts)} parts, {self.rows} rows>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopened, (self.path.absolute(), self._provenance, self._version)
+
+    @property
+    def name(self) -> str:
+        """File name without its suffix."""
+        return self.path.stem
+
+    @property
+    def rows(self) -> int:
+        """Rows of the file, over all parts."""
+        return sum(part.rows for part in self.parts)
+
+    @property
+    def requests(self) -> tuple[str, ...]:
+        """Request ids, in file order."""
+        return tuple(dict.fromkeys(part.request for part in self.parts))
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """Layers that any request has, ascending."""
+        return tuple(sorted({part.layer for part in self.parts}))
+
+    @cached_property
+    def sha256(self) -> str:
+        """Digest of the whole file, 64 hexadecimal digits."""
+        with decoding(self.path), self.path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+
+    def select(
+        self, requests: Iterable[str] | None = None, layers: Iterable[int] | None = None
+    ) -> tuple[Part, ...]:
+        """Return the parts of these requests and layers, in file order; None means all.
+
+        Raises TraceError for a request or layer that the file does not have.
+        """
+        requests = None if requests is None else set(requests)
+        layers = None if layers is None else set(layers)
+        for asked, there, kind in (
+            (requests, self.requests, "request"),
+            (layers, self.layers, "layer"),
+        ):
+            for unknown in sorted((asked or set()) - set(there)):
+                shown = ", ".join(map(str, there[:20])) + (", ..." if len(there) > 20 else "")
+                raise TraceError(f"{self.path} has no {kind} {unknown}; it has {shown}")
+        return tuple(
+            part
+            for part in self.parts
+            if (requests is None or part.request in requests)
+            and (layers is None or part.layer in layers)
+        )
+
+    def read(
+        self, part: Part, columns: Iterable[str] = (), steps: tuple[int, int] | None = None
+    ) -> Demand:
+        """Read one part and check every rule of the trace file.
+
+        `columns` asks for "scores" and "next_positions". `steps` = (first, stop) keeps the rows
+        with first <= step < stop, possibly none; the rules are checked on all rows.
+
+        Raises TraceError naming file, request, layer and step if the rows break a rule, cannot be
+        decoded, or lack a column asked for.
+        """
+        return self.read_tallied(part, columns, steps)[0]
+
+    def read_tallied(
+        self, part: Part, columns: Iterable[str] = (), steps: tuple[int, int] | None = None
+    ) -> tuple[Demand, Tally]:
+        """Like `read`, and also count what the rules tolerate."""
+        columns = tuple(columns)
+        for name in columns:
+            if name not in OPTIONAL:
+                raise ValueError(f"unknown column {name!r}; choose of {', '.join(OPTIONAL)}")
+            if name not in self.columns:
+                raise TraceError(f"{self.path} has no column {name}")
+        place = f": request {part.request!r}, layer {part.layer}"
+        step: Ints | None = None
+        try:
+            with decoding(self.path, place):
+                found = self._groups.read(
+                    part.first_row,
+                    part.rows,
+                    ("request", "layer", "step", "seq_len", "positions", *columns),
+                )
+                step = integers(found["step"], "step", np.int32)
+                demand, tally = self._checked(part, step, found)
+        except RowError as error:
+            self._refuse(part, step, error)
+        return demand if steps is None else _cut(demand, *steps), tally
+
+    def _checked(self, part: Part, step: Ints, found: Columns) -> tuple[Demand, Tally]:
+        known = {part.request: 0}
+        strangers = (request_codes(found["request"], known) != 0) | (
+            integers(found["layer"], "layer", np.int16) != part.layer
+        )
+        if strangers.any():
+            raise RowError(int(strangers.argmax()), "the row is of another request or layer")
+        seq_len = integers(found["seq_len"], "seq_len", np.int32)
+        listed = ragged(found["positions"], "positions")
+        tally = check_rows(step, seq_len, listed, self.metadata.top_k)
+        prompt_len = self.metadata.prompt_len.get(part.request, int(seq_len[0]) - 1)
+        if prompt_len >= seq_len[0]:
+            raise RowError(
+                0, f"seq_len is {seq_len[0]}, not above the prompt_len {prompt_len} of the metadata"
+            )
+        scores = _read_scores(found["scores"], listed) if "scores" in found else None
+        if tally.padding:
+            listed, kept = strip_padding(listed)
+            scores = None if scores is None else scores[kept]
+        following = (
+            _read_following(ragged(found["next_positions"], "next_positions"), seq_len)
+            if "next_positions" in found
+            else None
+        )
+        return Demand(
+            part.request, part.layer, prompt_len, step, seq_len, *listed, scores, following
+        ), tally
+
+    def _refuse(self, part: Part, step: Ints | None, error: RowError) -> NoReturn:
+        what = error.what
+        if what == "the step has more than one row" and "row" in self.columns:
+            what += ": speculative decoding is not supported yet"
+        place = f"row {part.first_row + error.row}" if step is None else f"step {step[error.row]}"
+        raise TraceError(
+            f"{self.path}: request {part.request!r}, layer {part.layer}, {place}: {what}"
+        ) from None
+
+
+def _refuse_other_files(path: Path) -> None:
+    try:
+        if path.is_dir():
+            raise TraceError(f"{path} is a folder, not a trace file")
+        with path.open("rb") as file:
+            head = file.read(4)
+            file.seek(0, os.SEEK_END)
+            size_bytes = file.tell()
+            file.seek(max(0, size_bytes - 4))
+            tail = file.read(4)
+    except FileNotFoundError:
+        raise TraceError(f"{path} does not exist") from None
+    except OSError as error:
+        raise TraceError(f"{path} cannot be read: {error.strerror or error}") from error
+    if head != b"PAR1":
+        raise TraceError(f"{path} is not a Parquet file")
+    if tail != b"PAR1" or size_bytes < 12:
+        raise TraceError(f"{path} was cut off: the end of the Parquet file is missing")
+
+
+def _read_metadata(path: Path, keys: dict[bytes, bytes], provenance: str | None) -> Metadata:
+    """Return what the file says, with top_k = 0 where it does not."""
+    if KEY not in keys and provenance is None:
+        raise TraceError(
+            f"{path} has no {KEY.decode()} metadata: say where its positions come from with "
+            f"--provenance ({', '.join(PROVENANCES)})"
+        )
+    try:
+        metadata = (
+            Metadata.from_json(keys[KEY])
+            if KEY in keys
+            else Metadata("", provenance or "", 0, None)
+        )
+    except TraceError as error:
+        raise TraceError(f"{path}: {error}") from None
+    if not metadata.provenance and provenance is None:
+        raise TraceError(
+            f"{path} does not say where its positions come from: name it with --provenance "
+            f"({', '.join(PROVENANCES)})"
+        )
+    if metadata.unit != "token":
+        raise TraceError(f"{path} counts positions in {metadata.unit}, which is not supported yet")
+    return metadata if metadata.provenance else replace(metadata, provenance=provenance or "")
+
+
+def _longest_row(path: Path, parts: tuple[Part, ...], groups: Groups) -> int:
+    from hisparse_sim.traces import passes
+
+    longest = 1
+    for part in parts:
+        with decoding(path):
+            try:
+                found = groups.read(part.first_row, part.rows, ("positions",))
+                listed = ragged(found["positions"], "positions")
+            except RowError as error:
+                raise TraceError(
+                    f"{path}: request {part.request!r}, layer {part.layer}, "
+                    f"row {part.first_row + error.row}: {error.what}"
+                ) from None
+        longest = max(longest, passes.longest_row(*listed))
+    return longest
+
+
+def _read_scores(chunks: list[pa.Array], listed: Ragged) -> np.ndarray[Any, np.dtype[np.float16]]:
+    offsets, scores = lists(chunks, "scores", np.float16)
+    different = np.diff(offsets) != np.diff(listed.offsets)
+    if different.any():
+        raise RowError(int(different.argmax()), "the row has not as many scores as positions")
+    return scores
+
+
+def _read_following(following: Ragged, seq_len: Ints) -> Ragged:
+    """Strip padding and check the range: what is ranked next need not be in any order."""
+    following, _ = strip_padding(following)
+    limits = np.repeat(seq_len, np.diff(following.offsets))
+    wrong = (following.values < 0) | (following.values >= limits)
+    if wrong.any():
+        at = int(wrong.argmax())
+        row = int(np.searchsorted(following.offsets, at, side="right")) - 1
+        raise RowError(row, "next_" + outside(int(following.values[at]), int(seq_len[row])))
+    return following
+
+
+def _cut(demand: Demand, first: int, stop: int) -> Demand:
+    """Return the rows with first <= step < stop, as views."""
+    begin, end = np.searchsorted(demand.step, [first, stop]).tolist()
+    end = max(begin, end)
+    low, high = demand.offsets[begin], demand.offsets[end]
+    following = demand.next_positions
+    if following is not None:
+        edges = following.offsets[begin : end + 1]
+        following = Ragged(edges - edges[0], following.values[edges[0] : edges[-1]])
+    return replace(
+        demand,
+        step=demand.step[begin:end],
+        seq_len=demand.seq_len[begin:end],
+        offsets=demand.offsets[begin : end + 1] - low,
+        positions=demand.positions[low:high],
+        scores=None if demand.scores is None else demand.scores[low:high],
+        next_positions=following,
+    )
+
+
+def _file_version(path: Path) -> tuple[int, int]:
+    status = path.stat()
+    return status.st_size, status.st_mtime_ns
+
+
+@lru_cache(maxsize=16)
+def _reopened(path: Path, provenance: str | None, version: tuple[int, int]) -> Trace:
+    """Open a file for a pickled Trace, once per process."""
+    trace = open_trace(path, provenance)
+    if trace._version != version:
+        raise TraceError(f"{path} was changed while it was in use")
+    return trace
