@@ -68,10 +68,10 @@ def request_codes(chunks: Sequence[pa.Array], known: dict[str, int]) -> Longs:
             chunk = chunk.dictionary_encode()
         _refuse_null(chunk, row, "request")
         names = pc.cast(chunk.dictionary, pa.string()).to_pylist()
-        table = np.array([known.setdefault(name, len(known)) for name in names], dtype=np.int64)
-        codes.append(table[chunk.indices.to_numpy()])
-        if None in names and (codes[-1] == known[None]).any():  # type: ignore[index]
-            raise RowError(row, "request is null")
+        table = [-1 if name is None else known.setdefault(name, len(known)) for name in names]
+        codes.append(np.array(table, dtype=np.int64)[chunk.indices.to_numpy()])
+        if (codes[-1] < 0).any():
+            raise RowError(row + int(codes[-1].argmin()), "request is null")
     return np.concatenate(codes)
 
 

@@ -5,7 +5,7 @@ load Numba. All arrays are C-contiguous; positions int32, offsets int64.
 """
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from numba import njit
 
@@ -19,8 +19,7 @@ FINE, STEP, SEQ_LEN, SHRINKS, TOO_LONG, OUTSIDE, REPEATED = range(7)
 
 def compiled(function: F) -> F:
     """Compile a plain loop; it releases the GIL and is cached on disk."""
-    fast: F = njit(cache=True, nogil=True)(function)
-    return fast
+    return cast(F, njit(cache=True, nogil=True)(function))
 
 
 @compiled

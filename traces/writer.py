@@ -67,7 +67,7 @@ class TraceWriter:
         optional = (demand.scores is not None, demand.next_positions is not None)
         if self._file is None:
             self._optional = optional
-            self._open()
+            self._file = self._open()
         if optional != self._optional:
             raise TraceError(f"{place}: scores and next_positions are in all parts or in none")
         schema = self._schema()
@@ -100,10 +100,10 @@ class TraceWriter:
             fields.append(_list_field("next_positions", pa.int32()))
         return pa.schema(fields, metadata={KEY: self.metadata.to_json()})
 
-    def _open(self) -> None:
+    def _open(self) -> pq.ParquetWriter:
         delta = ["step", "seq_len", "positions.list.element", "next_positions.list.element"]
         schema = self._schema()
-        self._file = pq.ParquetWriter(
+        file = pq.ParquetWriter(
             self._temporary,
             schema,
             compression="zstd",
@@ -114,7 +114,8 @@ class TraceWriter:
             write_statistics=True,
             write_page_checksum=True,
         )
-        self._stack.enter_context(self._file)
+        self._stack.enter_context(file)
+        return file
 
 
 def _list_field(name: str, element: pa.DataType) -> pa.Field:
