@@ -1,0 +1,66 @@
+"""First in, first out: the slot filled longest ago goes; a demanded slot that the queue meets keeps its place."""
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from hisparse_sim.policies.hook import hook
+from hisparse_sim.policies.policy import Indices, Policy, Setup, Slots, Step
+
+
+class State(NamedTuple):
+    queue: Slots  # [a power of two >= B] a ring that holds every slot once, next victim at `head`
+    head: npt.NDArray[np.int64]  # [1] counts up; the ring index is its remainder
+    demanded: Indices  # [B] the last step that demanded the slot
+    passed: Slots  # [B] scratch: the demanded slots that the queue met in this step
+
+
+def state(setup: Setup) -> State:
+    size = setup.buffer_size
+    queue = np.zeros(1 << (size - 1).bit_length(), np.uint16)
+    queue[:size] = np.arange(size)
+    return State(
+        queue=queue,
+        head=np.zeros(1, np.int64),
+        demanded=np.zeros(size, np.int32),
+        passed=np.zeros(size, np.uint16),
+    )
+
+
+@hook
+def step(state: State, step: Step, now: int) -> None:
+    misses = len(step.victims)
+    if misses == 0:
+        return
+    for slot in step.hits:
+        state.demanded[slot] = now
+    wrap = len(state.queue) - 1
+    front = state.head[0]
+    passed = 0
+    taken = 0
+    while taken < misses:
+        slot = state.queue[front & wrap]
+        front += 1
+        if state.demanded[slot] == now:
+            state.passed[passed] = slot
+            passed += 1
+        else:
+            step.victims[taken] = slot
+            taken += 1
+    front -= passed
+    for i in range(passed):
+        state.queue[(front + i) & wrap] = state.passed[i]
+    back = front + len(state.demanded) - misses
+    for i in range(misses):
+        state.queue[(back + i) & wrap] = step.victims[i]
+    state.head[0] = front
+
+
+FIFO = Policy(
+    name="fifo",
+    summary="first in, first out",
+    reference="Belady 1966, doi:10.1147/sj.52.0078",
+    state=state,
+    step=step,
+)

@@ -1,0 +1,69 @@
+"""What a policy is: a name, a state, and one hook that a replay calls for every decode step.
+
+Letters used in shapes: B slots of the hot buffer, K positions in the row, H hits, M misses, T positions of
+the request (an exclusive upper bound), N positions in all rows of the replayed (request, layer).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Slots: TypeAlias = npt.NDArray[np.uint16]
+Positions: TypeAlias = npt.NDArray[np.uint32]
+Indices: TypeAlias = npt.NDArray[np.int32]
+Words: TypeAlias = npt.NDArray[np.uint64]
+
+
+class Step(NamedTuple):
+    """One decode step as a policy sees it: all of `row` is demanded at once.
+
+    The newest token is neither hit nor missed: it waits in the reserved page. A short step
+    (`seq_len <= B`) never reaches a policy.
+    """
+
+    row: Positions  # [K] the demanded positions in the order of the trace
+    first: int  # index of row[0] among the N positions of the (request, layer)
+    hits: Slots  # [H] the slots that hold demanded positions, in the order of `row`
+    missed: Positions  # [M] the absent positions, in the order of `row`
+    index: Indices  # [M] where each of them stands in `row`
+    victims: Slots  # [M] output: the slot that each missed position takes; never one of `hits`
+    slot: Slots  # [T + 1] the slot of every position before this step, B where absent
+    token: Positions  # [B + 1] the position in every slot before this step, T where empty
+
+
+class Setup(NamedTuple):
+    """What a state may be built from, before the first step that reaches the policy."""
+
+    buffer_size: int  # B
+    positions: int  # T
+    steps: int  # rows of the (request, layer); `now` counts them from 1
+    filled: bool  # True: slot i holds position i; False: every slot is empty
+    seed: int  # 64 bits, distinct for every (seed, request, layer, buffer_size)
+    next_demand: Indices  # [N] see `needs_future`; empty otherwise
+    first_demand: Indices  # [T] likewise
+
+
+@dataclass(frozen=True)
+class Policy:
+    """An eviction policy.
+
+    `state(setup)` returns a NamedTuple of arrays (scalars are arrays of length 1). `step(state, step, now)`
+    is a `hook`: it writes a victim for every miss and brings its own order up to date, as if hits were
+    reported in the order of `row` and each miss were then given its victim before the next. Empty slots
+    come first, in slot order. `now` is the number of the step, counted from 1 and growing.
+
+    With `needs_future` the setup carries `next_demand`: for each of the N positions the `now` of the next
+    step that demands the same position (`steps + 1` if none does), not counting demands of a position
+    while it is the newest token; an entry that is itself such a demand holds `steps + 3`. `first_demand`
+    is the same for every position as seen from before the first step. `steps + 2` is free for empty slots.
+    """
+
+    name: str
+    summary: str  # one line
+    reference: str  # paper or source
+    state: Callable[[Setup], Any]
+    step: Callable[[Any, Step, int], None]
+    needs_future: bool = False

@@ -1,0 +1,137 @@
+"""The one compiled replay loop, and the two passes over a trace that it needs.
+
+With `policies/hook.py` and the trace checks the only place that knows Numba. A loop is specialised for a
+policy by closing over its hook; `_STAMP` joins the closure so that editing any policy or this file
+invalidates the machine code that Numba caches on disk (it watches this file only, numba#1833).
+"""
+
+import hashlib
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+from hisparse_sim.policies import policy as policy_types
+from hisparse_sim.policies.policy import Indices, Policy, Positions, Setup, Slots, Step
+
+Offsets = npt.NDArray[np.int64]
+
+
+class Rows(NamedTuple):
+    """The rows of one (request, layer), as the compiled code takes them."""
+
+    offsets: Offsets  # [n + 1] where each row starts in `positions`
+    positions: Positions  # [N]
+    seq_len: Indices  # [n]
+
+
+class Output(NamedTuple):
+    misses: Indices  # [n] output
+    victims: Slots  # [capacity] output: victims of all misses in order; empty unless asked for
+
+
+def _stamp() -> int:
+    """Digest every source file that compiled code may come from."""
+    folders = (Path(__file__).parent, Path(policy_types.__file__).parent)
+    digest = hashlib.sha256()
+    for folder in folders:
+        for file in sorted(folder.glob("*.py")):
+            digest.update(file.read_bytes())
+    return int.from_bytes(digest.digest()[:7], "little")
+
+
+_STAMP = _stamp()
+
+
+@cache
+def compiled(policy: Policy) -> Callable[[Rows, int, Slots, Positions, Any, Output], int]:
+    """Return `run(rows, start, slot, token, state, output)`, specialised for one policy.
+
+    It replays the rows from `start` on, all of them longer than the buffer, and returns the number of
+    misses. `slot` [T + 1] and `token` [B + 1] are the contents at the start and, afterwards, at the end.
+    Compilation happens at the first call (about a second, then cached on disk); the GIL is released.
+    """
+    step = policy.step
+    stamp = _STAMP
+
+    @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+    def run(
+        rows: Rows, start: int, slot: Slots, token: Positions, state: Any, output: Output
+    ) -> int:
+        _ = stamp
+        absent = len(token) - 1
+        hits = np.empty(len(token) + 1, np.uint16)
+        missed = np.empty(len(token) + 1, np.uint32)
+        index = np.empty(len(token) + 1, np.int32)
+        victims = np.empty(len(token) + 1, np.uint16)
+        total = 0
+        for now in range(start, len(rows.seq_len)):
+            first = rows.offsets[now]
+            row = rows.positions[first : rows.offsets[now + 1]]
+            hit = 0
+            miss = 0
+            for i in range(len(row)):  # without a branch: hits and misses are hard to predict
+                found = slot[row[i]]
+                hits[hit] = found
+                index[miss] = i
+                resident = found != absent
+                hit += resident
+                miss += not resident
+            newest = rows.seq_len[now] - 1
+            count = 0
+            for i in range(miss):
+                position = row[index[i]]
+                if position != newest:  # it waits in the reserved page
+                    missed[count] = position
+                    index[count] = index[i]
+                    count += 1
+            step(
+                state,
+                Step(
+                    row,
+                    first,
+                    hits[:hit],
+                    missed[:count],
+                    index[:count],
+                    victims[:count],
+                    slot,
+                    token,
+                ),
+                now + 1,
+            )
+            for i in range(count):
+                victim = victims[i]
+                slot[token[victim]] = absent
+                slot[missed[i]] = victim
+                token[victim] = missed[i]
+            if len(output.victims) > 0:
+                output.victims[total : total + count] = victims[:count]
+            output.misses[now] = count
+            total += count
+        return total
+
+    function: Callable[[Rows, int, Slots, Positions, Any, Output], int] = run
+    return function
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def next_demands(rows: Rows, start: int, next_demand: Indices, first_demand: Indices) -> None:
+    """Fill the two tables of `Policy.needs_future` for the rows from `start` on, reading backwards.
+
+    `next_demand` [N], `first_demand` [T]; see `policies.policy.Policy` for the values.
+    """
+    steps = len(rows.seq_len)
+    first_demand[:] = steps + 1
+    for now in range(steps - 1, start - 1, -1):
+        newest = rows.seq_len[now] - 1
+        for i in range(rows.offsets[now], rows.offsets[now + 1]):
+            position = rows.positions[i]
+            if position == newest:
+                next_demand[i] = steps + 3
+            else:
+                next_demand[i] = first_demand[position]
+                first_demand[position] = now + 1
