@@ -38,10 +38,9 @@ def demand(
     """
     rows = [np.asarray(row, dtype=np.int32) for row in rows]
     steps = np.arange(len(rows), dtype=np.int32)
-    if isinstance(seq_len, int):
-        lengths = seq_len + steps
-    else:
-        lengths = np.asarray(seq_len, dtype=np.int32)
+    lengths = np.asarray(seq_len, dtype=np.int32)
+    if lengths.ndim == 0:
+        lengths = lengths + steps
     return Demand(
         request=request,
         layer=layer,

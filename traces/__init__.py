@@ -13,20 +13,29 @@ if TYPE_CHECKING:
     from hisparse_sim.traces.files import atomic_path
     from hisparse_sim.traces.metadata import PROVENANCES, Metadata
     from hisparse_sim.traces.reader import Part, Trace, open_trace
+    from hisparse_sim.traces.sampling import sample
+    from hisparse_sim.traces.summary import LayerInfo, TraceInfo, info
+    from hisparse_sim.traces.validation import Validation, validate
     from hisparse_sim.traces.writer import TraceWriter
 
 __all__ = [
     "PROVENANCES",
     "Demand",
+    "LayerInfo",
     "Metadata",
     "Part",
     "Ragged",
     "Trace",
     "TraceError",
+    "TraceInfo",
     "TraceWriter",
+    "Validation",
     "atomic_path",
+    "info",
     "open_trace",
+    "sample",
     "sample_path",
+    "validate",
 ]
 
 _MODULE_OF = {
@@ -39,6 +48,12 @@ _MODULE_OF = {
     "Part": "reader",
     "Trace": "reader",
     "open_trace": "reader",
+    "sample": "sampling",
+    "LayerInfo": "summary",
+    "TraceInfo": "summary",
+    "info": "summary",
+    "Validation": "validation",
+    "validate": "validation",
     "TraceWriter": "writer",
 }
 

@@ -110,6 +110,8 @@ def lists(
             offsets = chunk.offsets.to_numpy().astype(np.int64)
             elements = chunk.values.slice(offsets[0], offsets[-1] - offsets[0])
             offsets -= offsets[0]
+        if len(elements) != offsets[-1] or (np.diff(offsets) < 0).any():
+            raise ValueError(f"{name} has rows outside its values")
         if elements.null_count:
             at = _row_of(offsets, pc.index(elements.is_null(), True).as_py())
             raise RowError(row + at, f"{name} holds a null")

@@ -101,3 +101,33 @@ def longest_row(offsets: Longs, positions: Ints) -> int:
             listed += positions[i] != -1
         longest = max(longest, listed)
     return longest
+
+
+@compiled
+def describe(
+    seq_len: Ints,
+    offsets: Longs,
+    positions: Ints,
+    keys: Ints,  # as in `find_fault`
+    stamp: Ints,
+    first: int,
+    recent: int,
+) -> tuple[float, int, int, int]:
+    """Return what a summary adds up.
+
+    (sum over rows of |S_t and S_(t-1)| / |S_t|, rows in that sum, entries below `first`, entries
+    among the `recent` last tokens); S_t are the positions of row t, an empty one has no overlap.
+    """
+    overlap, pairs, early, late = 0.0, 0, 0, 0
+    for row in range(len(seq_len)):
+        begin, end = offsets[row], offsets[row + 1]
+        common = 0
+        for i in range(begin, end):
+            common += stamp[keys[i]] == row  # what the row before left; 0 for the first
+            stamp[keys[i]] = row + 1
+            early += positions[i] < first
+            late += positions[i] >= seq_len[row] - recent
+        if row > 0 and end > begin:
+            overlap += common / (end - begin)
+            pairs += 1
+    return overlap, pairs, early, late

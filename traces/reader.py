@@ -43,16 +43,15 @@ def open_trace(path: str | os.PathLike[str], provenance: str | None = None) -> "
     path = Path(path)
     _refuse_other_files(path)
     with open_parquet(path) as file:
-        wrong = wrong_column(file.schema_arrow)
-        if wrong:
-            raise TraceError(f"{path} {wrong}")
-        metadata = _read_metadata(path, file.schema_arrow.metadata or {}, provenance)
-        with decoding(path):
-            parts = find_parts(path, file)
-        if not parts:
-            raise TraceError(f"{path} holds no rows")
-        names = frozenset(file.schema_arrow.names)
-        groups = Groups(path, file.metadata, max(part.rows for part in parts))
+        footer, schema = file.metadata, file.schema_arrow
+    wrong = wrong_column(schema)
+    if wrong:
+        raise TraceError(f"{path} {wrong}")
+    metadata = _read_metadata(path, schema.metadata or {}, provenance)
+    parts = find_parts(path, footer)
+    if not parts:
+        raise TraceError(f"{path} holds no rows")
+    groups = Groups(path, footer, max(part.rows for part in parts))
     if metadata.top_k == 0:
         metadata = replace(metadata, top_k=_longest_row(path, parts, groups))
     highest = max(part.layer for part in parts)
@@ -63,7 +62,7 @@ def open_trace(path: str | os.PathLike[str], provenance: str | None = None) -> "
             f"{path} has rows of layer {wrong_layer}, but the model has "
             f"{'no negative layers' if lowest < 0 else f'{metadata.num_layers} layers'}"
         )
-    return Trace(path, provenance, metadata, parts, names, groups)
+    return Trace(path, provenance, metadata, parts, frozenset(schema.names), groups)
 
 
 class Trace:
@@ -117,6 +116,11 @@ class Trace:
         """Layers that any request has, ascending."""
         return tuple(sorted({part.layer for part in self.parts}))
 
+    @property
+    def shared_groups(self) -> int:
+        """Number of row groups that hold rows of several parts: slow to read, see `Groups`."""
+        return self._groups.shared(self.parts)
+
     @cached_property
     def sha256(self) -> str:
         """Digest of the whole file, 64 hexadecimal digits."""
@@ -169,20 +173,33 @@ class Trace:
                 raise ValueError(f"unknown column {name!r}; choose of {', '.join(OPTIONAL)}")
             if name not in self.columns:
                 raise TraceError(f"{self.path} has no column {name}")
-        place = f": request {part.request!r}, layer {part.layer}"
-        step: Ints | None = None
+        found, step = self._decoded(part, ("request", "layer", "seq_len", "positions", *columns))
         try:
-            with decoding(self.path, place):
-                found = self._groups.read(
-                    part.first_row,
-                    part.rows,
-                    ("request", "layer", "step", "seq_len", "positions", *columns),
-                )
-                step = integers(found["step"], "step", np.int32)
+            with decoding(self.path, _place(part)):
                 demand, tally = self._checked(part, step, found)
         except RowError as error:
             self._refuse(part, step, error)
         return demand if steps is None else _cut(demand, *steps), tally
+
+    def read_steps(self, part: Part) -> tuple[Ints, Ints]:
+        """Read only (step [rows], seq_len [rows]) of a part, unchecked: it takes no time.
+
+        Raises TraceError if they cannot be decoded.
+        """
+        found, step = self._decoded(part, ("seq_len",))
+        try:
+            return step, integers(found["seq_len"], "seq_len", np.int32)
+        except RowError as error:
+            self._refuse(part, step, error)
+
+    def _decoded(self, part: Part, columns: tuple[str, ...]) -> tuple[Columns, Ints]:
+        """Return chunks of these columns, and the steps that errors are placed by."""
+        try:
+            with decoding(self.path, _place(part)):
+                found = self._groups.read(part.first_row, part.rows, ("step", *columns))
+                return found, integers(found["step"], "step", np.int32)
+        except RowError as error:
+            self._refuse(part, None, error)
 
     def _checked(self, part: Part, step: Ints, found: Columns) -> tuple[Demand, Tally]:
         known = {part.request: 0}
@@ -217,9 +234,11 @@ class Trace:
         if what == "the step has more than one row" and "row" in self.columns:
             what += ": speculative decoding is not supported yet"
         place = f"row {part.first_row + error.row}" if step is None else f"step {step[error.row]}"
-        raise TraceError(
-            f"{self.path}: request {part.request!r}, layer {part.layer}, {place}: {what}"
-        ) from None
+        raise TraceError(f"{self.path}{_place(part)}, {place}: {what}") from None
+
+
+def _place(part: Part) -> str:
+    return f": request {part.request!r}, layer {part.layer}"
 
 
 def _refuse_other_files(path: Path) -> None:
@@ -278,8 +297,7 @@ def _longest_row(path: Path, parts: tuple[Part, ...], groups: Groups) -> int:
                 listed = ragged(found["positions"], "positions")
             except RowError as error:
                 raise TraceError(
-                    f"{path}: request {part.request!r}, layer {part.layer}, "
-                    f"row {part.first_row + error.row}: {error.what}"
+                    f"{path}{_place(part)}, row {part.first_row + error.row}: {error.what}"
                 ) from None
         longest = max(longest, passes.longest_row(*listed))
     return longest

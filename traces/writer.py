@@ -130,6 +130,9 @@ def _stripped(demand: Demand, top_k: int, place: str) -> Demand:
     scores = demand.scores
     if not len(step) == len(seq_len) == len(listed.offsets) - 1:
         raise TraceError(f"{place}: step, seq_len and offsets do not have the same rows")
+    for lists in (listed, demand.next_positions):
+        if lists is not None and not _encloses(*lists, rows=len(step)):
+            raise TraceError(f"{place}: offsets do not divide the positions into rows")
     if scores is not None and len(scores) != len(listed.values):
         raise TraceError(f"{place}: there are not as many scores as positions")
     try:
@@ -154,6 +157,15 @@ def _stripped(demand: Demand, top_k: int, place: str) -> Demand:
 def _as_ragged(offsets: Any, values: Any) -> Ragged:
     return Ragged(
         np.require(offsets, np.int64, ["C", "W"]), np.require(values, np.int32, ["C", "W"])
+    )
+
+
+def _encloses(offsets: Longs, values: Any, rows: int) -> bool:
+    return bool(
+        len(offsets) == rows + 1
+        and offsets[0] == 0
+        and offsets[-1] == len(values)
+        and (np.diff(offsets) >= 0).all()
     )
 
 
