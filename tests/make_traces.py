@@ -24,7 +24,7 @@ def metadata(**changes: Any) -> Metadata:
 
 
 def demand(
-    rows: Iterable[Sequence[int]],
+    rows: Iterable[Sequence[int] | np.ndarray],
     seq_len: Sequence[int] | int,
     *,
     request: str = "a",
@@ -36,8 +36,8 @@ def demand(
 
     A single `seq_len` is that of the first step and grows by one a step.
     """
-    rows = [np.asarray(row, dtype=np.int32) for row in rows]
-    steps = np.arange(len(rows), dtype=np.int32)
+    listed = [np.asarray(row, dtype=np.int32) for row in rows]
+    steps = np.arange(len(listed), dtype=np.int32)
     lengths = np.asarray(seq_len, dtype=np.int32)
     if lengths.ndim == 0:
         lengths = lengths + steps
@@ -47,8 +47,8 @@ def demand(
         prompt_len=int(lengths[0]) - 1 if prompt_len is None else prompt_len,
         step=steps + np.int32(first_step),
         seq_len=lengths,
-        offsets=np.cumsum([0, *map(len, rows)], dtype=np.int64),
-        positions=np.concatenate([np.empty(0, dtype=np.int32), *rows]),
+        offsets=np.cumsum([0, *map(len, listed)], dtype=np.int64),
+        positions=np.concatenate([np.empty(0, dtype=np.int32), *listed]),
     )
 
 

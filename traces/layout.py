@@ -18,6 +18,9 @@ from hisparse_sim.traces.rules import RowError
 
 Columns = dict[str, list[pa.Array]]
 
+# Encoded, before compression: about a million positions.
+BATCH_BYTES = 1 << 20
+
 
 @dataclass(frozen=True)
 class Part:
@@ -44,6 +47,8 @@ def decoding(path: Path, place: str = "") -> Iterator[None]:
         MemoryError,
         OverflowError,
     ) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise TraceError(f"{path} cannot be read: {os.strerror(error.errno)}") from error
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise TraceError(
             f"{path}{place} cannot be decoded ({reason}): the file is damaged or incomplete; "
@@ -192,9 +197,9 @@ class _Cursor:
 
     def __init__(self, groups: Groups, group: int, columns: tuple[str, ...]) -> None:
         header = groups.metadata.row_group(group)
-        # 4 MB a batch. (The header of a column would say how many positions there are, but a
-        # damaged one ends the process.)
-        batch_rows = max(1, (1 << 22) * header.num_rows // max(1, header.total_byte_size))
+        # (The header of a column would say how many positions there are, but a damaged one ends
+        # the process.)
+        batch_rows = max(1, BATCH_BYTES * header.num_rows // max(1, header.total_byte_size))
         self._batches = open_parquet(groups.path, groups.metadata).iter_batches(
             batch_size=batch_rows, row_groups=[group], columns=list(columns), use_threads=False
         )
@@ -214,9 +219,8 @@ class _Cursor:
                 break
             self._kept.append((self._next_row, batch))
             self._next_row += batch.num_rows
-            while self._kept[0][0] + self._kept[0][1].num_rows < min(
-                first, self._next_row - window
-            ):
+            forgotten = min(first, self._next_row - window)
+            while self._kept[0][0] + self._kept[0][1].num_rows <= forgotten:
                 del self._kept[0]
         return [
             batch.slice(

@@ -1,0 +1,202 @@
+"""Describing, validating and cutting traces; writing files whole or not at all."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from make_traces import demand, drift, metadata, several, table, write, write_table
+
+from hisparse_sim import traces
+from hisparse_sim.traces import Demand, TraceError, atomic_path, open_trace, validate
+
+
+def test_info_by_hand(tmp_path: Path) -> None:
+    wanted = [
+        demand([[0, 5, 9], [5, 6], [], [5, 6, 1, 700]], [10, 300, 300, 800]),
+        demand([[0], [0]], 10, layer=2),
+        demand([[3], [4]], 10, layer=2, request="b"),
+    ]
+    trace = open_trace(write(tmp_path / "trace.parquet", wanted))
+    info = traces.info(trace)
+    first, second = info.per_layer
+    assert (first.layer, first.requests, first.rows, first.positions) == (0, 1, 4, 9)
+    assert (first.row_min, first.row_max) == (0, 4)
+    assert (first.seq_len_min, first.seq_len_max) == (10, 800)
+    # Rows 1 to 3: {5} of two, an empty row has none, nothing of four after an empty row.
+    assert first.overlap == pytest.approx((1 / 2 + 0 / 4) / 2)
+    assert first.first_4_share == pytest.approx(2 / 9)  # 0 and 1
+    # All of the first row; from 44 on nothing of the second; from 544 on 700 of the last.
+    assert first.recent_256_share == pytest.approx(4 / 9)
+    assert (second.layer, second.requests, second.rows) == (2, 2, 4)
+    assert second.overlap == pytest.approx(1 / 2)
+    total = info.total
+    assert (total.layer, total.requests, total.rows, total.positions) == (None, 2, 8, 13)
+    assert total.overlap == pytest.approx((1 / 2 + 0 / 4 + 1 + 0) / 4)
+    assert info.requests == ("a", "b")
+    assert info.size_bytes == trace.path.stat().st_size
+    assert info.sha256 == trace.sha256
+
+
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_info_against_sets(tmp_path: Path, shuffled: bool) -> None:
+    wanted = several(ragged=True, shuffled=shuffled)
+    info = traces.info(open_trace(write(tmp_path / "trace.parquet", wanted)))
+
+    def overlaps(each: Demand) -> list[float]:
+        rows = [set(each.row(i).tolist()) for i in range(each.rows)]
+        return [len(rows[i] & rows[i - 1]) / len(rows[i]) for i in range(1, each.rows) if rows[i]]
+
+    for layer in info.per_layer:
+        samples = [x for each in wanted if each.layer == layer.layer for x in overlaps(each)]
+        assert layer.overlap == pytest.approx(np.mean(samples))
+    assert info.total.overlap == pytest.approx(np.mean([x for w in wanted for x in overlaps(w)]))
+
+
+def test_info_without_pairs(tmp_path: Path) -> None:
+    info = traces.info(open_trace(write(tmp_path / "trace.parquet", [demand([[]], 9)])))
+    assert info.total.overlap is None
+    assert info.total.first_4_share is None
+
+
+def test_the_bundled_sample() -> None:
+    trace = open_trace(traces.sample_path())
+    assert trace.layers == (4, 9, 14, 19, 24, 29)
+    assert trace.rows == 6 * 512
+    assert trace.metadata.provenance == "trained-indexer"
+    assert validate(trace.path) == traces.Validation((), (), complete=True)
+    info = traces.info(trace)
+    assert info.total.positions == 6 * 512 * 2048
+    assert 0.7 < (info.total.overlap or 0) < 0.8
+
+
+def test_validate_tells_all(tmp_path: Path) -> None:
+    good = [drift(request="a"), drift(request="b")]
+    bad = [demand([[1, 1]], 9, request=f"bad-{i}") for i in range(30)]
+    path = write_table(tmp_path / "trace.parquet", table([*good, *bad]), metadata(), 1)
+    found = validate(path)
+    assert not found.ok
+    assert not found.complete
+    assert len(found.problems) == 20
+    assert "request 'bad-0', layer 0, step 0: position 1 is listed twice" in found.problems[0]
+    everything = validate(path, limit=100)
+    assert everything.complete
+    assert len(everything.problems) == 30
+    assert validate(tmp_path / "none").problems == (f"{tmp_path / 'none'} does not exist",)
+
+
+def test_validate_warns(tmp_path: Path) -> None:
+    rows = [
+        demand([[5, 3, -1], [], [1, 2, 3]], 9),
+        demand([[1], [2]], 9, layer=1),
+    ]
+    about = metadata(top_k=3, prompt_len={"gone": 4})
+    path = write_table(tmp_path / "trace.parquet", table(rows), about)
+    found = validate(path)
+    assert found.ok
+    warnings = "\n".join(found.warnings)
+    for sentence in (
+        "1 entries of -1 are skipped",
+        "1 rows are not sorted",
+        "1 rows list no position",
+        "3 rows list fewer positions than min(top_k, seq_len), top_k being 3",
+        "request 'a', layer 1: steps or seq_len differ from its first layer",
+        "no prompt_len for 1 of 1 requests",
+        "prompt_len names 1 requests that have no rows",
+        "1 row groups hold several (request, layer)",
+    ):
+        assert sentence in warnings
+
+
+def test_sample(tmp_path: Path) -> None:
+    wanted = several(requests=3, layers=(0, 1, 3))
+    about = metadata(
+        prompt_len={"request-0": 7, "request-2": 8}, notes="by hand", source="engine 1"
+    )
+    trace = open_trace(write(tmp_path / "whole.parquet", wanted, about))
+    path = traces.sample(
+        trace, tmp_path / "cut.parquet", ["request-1", "request-2"], [3, 0], (22, 30)
+    )
+    cut = open_trace(path)
+    assert [(part.request, part.layer) for part in cut.parts] == [
+        ("request-1", 0),
+        ("request-1", 3),
+        ("request-2", 0),
+        ("request-2", 3),
+    ]
+    for part in cut.parts:
+        whole = next(p for p in trace.parts if (p.request, p.layer) == (part.request, part.layer))
+        found, same = cut.read(part), trace.read(whole, steps=(22, 30))
+        assert found.step.tolist() == same.step.tolist() == list(range(22, 30))
+        assert found.positions.tolist() == same.positions.tolist()
+        assert found.prompt_len == same.prompt_len
+    # Not named before, known from the first row, which is cut off now.
+    assert cut.metadata.prompt_len == {"request-1": 64, "request-2": 8}
+    assert cut.metadata.source == "engine 1"
+    assert cut.metadata.notes == {
+        "cut": {
+            "from": "whole.parquet",
+            "sha256": trace.sha256,
+            "requests": ["request-1", "request-2"],
+            "layers": [0, 3],
+            "steps": [22, 30],
+        },
+        "original": "by hand",
+    }
+    assert not validate(path).warnings
+
+
+def test_sample_drops_requests_without_rows(tmp_path: Path) -> None:
+    trace = open_trace(write(tmp_path / "whole.parquet", several(requests=3, layers=(0,))))
+    cut = open_trace(traces.sample(trace, tmp_path / "cut.parquet", steps=(0, 10)))
+    assert cut.requests == ("request-0",)
+    with pytest.raises(TraceError, match="has no rows with steps 500 to 599"):
+        traces.sample(trace, tmp_path / "none.parquet", steps=(500, 600))
+    with pytest.raises(TraceError, match="has no layer 7"):
+        traces.sample(trace, tmp_path / "none.parquet", layers=[7])
+    with pytest.raises(TraceError, match="it is the trace that is read"):
+        traces.sample(trace, trace.path)
+    assert not (tmp_path / "none.parquet").exists()
+
+
+def test_atomic_path(tmp_path: Path) -> None:
+    target = tmp_path / "result.csv"
+    target.write_text("old")
+    os.link(target, tmp_path / "other name")
+    with atomic_path(target) as path:
+        assert path.suffix == ".csv"
+        assert path.parent == tmp_path
+        path.write_text("new")
+        assert target.read_text() == "old"
+    assert target.read_text() == "new"
+    assert (tmp_path / "other name").read_text() == "old"  # replaced, not written over
+    with pytest.raises(KeyboardInterrupt), atomic_path(target) as path:  # noqa: PT012
+        path.write_text("half")
+        raise KeyboardInterrupt
+    assert target.read_text() == "new"
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["other name", "result.csv"]
+
+
+def test_atomic_path_follows_links_and_writes_devices(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "target")
+    with atomic_path(tmp_path / "link") as path:
+        path.write_text("new")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "target").read_text() == "new"
+    with atomic_path(os.devnull) as path:
+        path.write_text("gone")
+    assert not Path(os.devnull).is_file()
+
+
+def test_unwritable(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match="cannot be written: it is a folder"):
+        write(tmp_path, [drift()])
+    with pytest.raises(TraceError, match="cannot be written: there is no folder"):
+        write(tmp_path / "none" / "trace.parquet", [drift()])
+    with (  # noqa: PT012
+        pytest.raises(TraceError, match=r"cannot be written: No space"),
+        atomic_path(tmp_path / "full") as path,
+    ):
+        path.write_text("half")
+        raise OSError(28, "No space left on device")
+    assert not list(tmp_path.iterdir())
