@@ -11,23 +11,20 @@ Nothing here knows HiSparse: this is the compute of the model with the whole KV 
 from __future__ import annotations
 
 import json
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
 from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hisparse_sim.simulator import profiles
 from hisparse_sim.simulator.profiles import ProfileError
 
 AICONFIGURATOR_VERSION = "0.12.0"
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -77,14 +74,6 @@ class StepTimes:
     prefill_attention_us: tuple[float, ...]  # [p] whole prompt
     prefill_rest_us: tuple[float, ...]  # [p], with that many tokens on every rank
 
-    @cached_property
-    def _grid(self) -> tuple[Floats, Floats, Floats]:
-        return (
-            np.asarray(self.batch, np.float64),
-            np.asarray(self.context, np.float64),
-            np.asarray(self.attention_us, np.float64),
-        )
-
     def decode_attention_us(self, batch: float, context: float) -> float:
         """Attention of a step with `batch` requests of mean length `context` on the busiest rank.
 
@@ -93,12 +82,12 @@ class StepTimes:
         """
         if batch <= 0:
             return 0.0
-        batches, contexts, table = self._grid
-        i, x = _place(batches, batch)
-        j, y = _place(contexts, context)
-        low = table[i, j] + (table[i, j + 1] - table[i, j]) * y
-        high = table[i + 1, j] + (table[i + 1, j + 1] - table[i + 1, j]) * y
-        return float(low + (high - low) * x)
+        i, x = _place(self.batch, batch)
+        j, y = _place(self.context, context)
+        fewer, more = self.attention_us[i], self.attention_us[i + 1]
+        low = fewer[j] + (fewer[j + 1] - fewer[j]) * y
+        high = more[j] + (more[j + 1] - more[j]) * y
+        return low + (high - low) * x
 
     def decode_rest_us(self, mean_batch: float) -> float:
         """Experts, communication, norms and head, with `mean_batch` requests a rank on average."""
@@ -141,14 +130,14 @@ class StepTimes:
         return json.dumps(asdict(self), indent=1) + "\n"
 
 
-def _place(grid: Floats, value: float) -> tuple[int, float]:
+def _place(grid: tuple[float, ...], value: float) -> tuple[int, float]:
     """Interval of `grid` and the position in it; under the first point 0, above the last past 1."""
-    index = min(max(int(np.searchsorted(grid, value)) - 1, 0), len(grid) - 2)
+    index = min(max(bisect_left(grid, value) - 1, 0), len(grid) - 2)
     return index, max((value - grid[index]) / (grid[index + 1] - grid[index]), 0.0)
 
 
 def _line(grid: tuple[float, ...], values: tuple[float, ...], at: float) -> float:
-    index, x = _place(np.asarray(grid, np.float64), at)
+    index, x = _place(grid, at)
     return values[index] + (values[index + 1] - values[index]) * x
 
 

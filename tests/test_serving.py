@@ -1,0 +1,301 @@
+"""The serving model: runs worked by hand, conservation laws, Little's law, speed."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hisparse_sim.simulator.admission import Pool, Rank, Request
+from hisparse_sim.simulator.exposure import Exposure
+from hisparse_sim.simulator.models import load_model
+from hisparse_sim.simulator.serving import Served, Server, Workload, serve
+from hisparse_sim.simulator.steptimes import StepTimes, load_step_times
+
+GLM, GLM52 = load_model("glm-5.1"), load_model("glm-5.2")
+
+
+def table(
+    attention_us: float = 600.0, rest_us: float = 400.0, prefill_us: float = 10.0
+) -> StepTimes:
+    """Steps of 1 ms whatever the batch; a prompt token costs `prefill_us` in attention."""
+    return StepTimes(
+        model="m",
+        hardware="h",
+        layout="dp8-tp8",
+        kv_dtype="bf16",
+        source="by hand",
+        batch=(1, 2),
+        context=(1, 1_000_000),
+        attention_us=((attention_us, attention_us),) * 2,
+        rest_us=(rest_us, rest_us),
+        prefill_tokens=(1000, 2000),
+        prefill_attention_us=(1000 * prefill_us, 2000 * prefill_us),
+        prefill_rest_us=(0.0, 0.0),
+    )
+
+
+def exposure(mode: str, misses: float = 200.0, swap_us: float = 10.0) -> Exposure:
+    return Exposure(mode, GLM, 4096, (misses,), 8192.0, lambda requests, count: swap_us)
+
+
+def server(pool: Pool, mode: str = "baseline", ranks: int = 1, **settings: object) -> Server:
+    return Server(table(), exposure(mode), pool, ranks, **settings)  # type: ignore[arg-type]
+
+
+FLAT = Pool(100_000, 100_000)
+
+
+def check_laws(served: Served, workload: Workload, pool: Pool) -> None:
+    """Every request ends once, time and memory stay in bounds, the parts make the whole."""
+    numbers = [request.number for request in served.finished]
+    assert len(numbers) == len(set(numbers)) == workload.requests - served.refused
+    for request in served.finished:
+        assert request.generated == request.output
+        assert 0 <= request.arrival_s <= request.first_token_s <= request.end_s
+        assert request.end_s <= served.makespan
+    assert served.peak_device_tokens <= pool.device_tokens
+    assert served.peak_logical_tokens <= pool.logical_tokens
+    assert served.times.total == pytest.approx(served.makespan)
+    assert min(vars(served.times).values()) >= 0
+
+
+def test_one_request_by_hand() -> None:
+    # 1,000 prompt tokens at 10 us: 10 ms and the first token; then 9 steps of 1 ms.
+    served = serve(server(FLAT), Workload(1000, 10, 1, concurrency=1))
+    assert served.makespan == pytest.approx(0.019)
+    assert served.ttft_s(50) == pytest.approx(0.010)
+    assert served.tpot_ms(50) == pytest.approx(1.0)
+    assert served.output_tokens_per_s == pytest.approx(10 / 0.019)
+    assert served.times.prefill == pytest.approx(0.010)
+    assert served.times.decode_attention == pytest.approx(0.0054)
+
+
+def test_two_ranks_wait_for_each_other() -> None:
+    # Both prompts run in the same step on their own rank; round-robin gives one to each.
+    served = serve(server(FLAT, ranks=2), Workload(1000, 10, 2, concurrency=2))
+    assert served.makespan == pytest.approx(0.019)
+    assert served.running == pytest.approx(2 * 0.009 / 0.019)
+
+
+def test_a_prefill_stalls_the_other_rank() -> None:
+    # Two requests on one rank of two: the second prompt is prefilled before anyone decodes.
+    served = serve(server(FLAT), Workload(1000, 10, 2, concurrency=2))
+    assert served.makespan == pytest.approx(0.029)
+    assert served.ttft_s(0) == pytest.approx(served.ttft_s(100)) == pytest.approx(0.020)
+
+
+def test_swap_in_is_added_to_every_decode_step() -> None:
+    # 78 layers x 10 us each step; prompt 8,192 > B; staging at 81.92 MB/s of 8,193 x 100 B: 10 ms.
+    pool = Pool(20_000, 100_000, 4096)
+    served = serve(
+        server(pool, "hisparse", token_bytes=100, staging_bytes_per_s=8193 * 100 / 0.01),
+        Workload(8192, 11, 1, concurrency=1),
+    )
+    assert served.times.prefill == pytest.approx(0.08192)
+    assert served.times.idle == pytest.approx(0.010)
+    assert served.times.swap_in == pytest.approx(10 * 78 * 10e-6)
+    assert served.times.decode_rest == pytest.approx(10 * 400e-6)
+
+
+def test_modes_order() -> None:
+    pool = Pool(20_000, 100_000, 4096)
+    spans = {}
+    for mode in ("hisparse", "overlap", "oracle"):
+        served = serve(server(pool, mode), Workload(8192, 100, 4, concurrency=4))
+        spans[mode] = served.makespan
+    assert spans["oracle"] <= spans["overlap"] <= spans["hisparse"]
+    # 10 us a layer, of which 600 / 78 hide behind attention.
+    steps = serve(server(pool, "hisparse"), Workload(8192, 100, 1, concurrency=1))
+    assert steps.times.swap_in == pytest.approx(99 * 780e-6)
+
+
+def test_hierarchical_pool_holds_more_requests() -> None:
+    # Flat: 20,000 tokens hold two of 8,292. HiSparse: P = 20,000 less a prompt holds two hot
+    # buffers and the prompt, and 100,000 logical tokens.
+    flat = serve(server(Pool(20_000, 20_000)), Workload(8192, 2000, 8, concurrency=8))
+    pool = Pool(20_000, 100_000, 4096)
+    deep = serve(server(pool, "oracle"), Workload(8192, 2000, 8, concurrency=8))
+    assert deep.running > flat.running
+    assert deep.makespan < flat.makespan
+
+
+def test_too_long_requests_are_refused() -> None:
+    workload = Workload(8192, 100, 3, concurrency=1)
+    served = serve(server(Pool(8000, 8000)), workload)
+    assert (served.refused, len(served.finished), served.makespan) == (3, 0, 0)
+    served = serve(server(Pool(8000, 80_000, 4096), "oracle"), workload)
+    assert served.refused == 3  # P bounds the longest request, not P x R
+
+
+def test_growth_retracts_the_youngest_and_all_finish() -> None:
+    # Two prompts of 1,000 are admitted into 3,000 tokens (new-token ratio 0.7 of the clip at most)
+    # but grow to 2,000 each: one must go and come back.
+    pool = Pool(3000, 3000)
+    workload = Workload(1000, 900, 4, concurrency=4)
+    eager = Pool(3000, 3000, conservativeness=0.01)
+    served = serve(server(eager), workload)
+    assert served.retractions > 0
+    check_laws(served, workload, eager)
+    calm = serve(server(pool), workload)
+    check_laws(calm, workload, pool)
+    assert calm.retractions <= served.retractions
+
+
+def test_open_loop_waits_for_arrivals() -> None:
+    workload = Workload(1000, 10, 50, rate_per_s=1.0, seed=3)
+    served = serve(server(FLAT), workload)
+    check_laws(served, workload, FLAT)
+    assert served.times.idle > 0.8 * served.makespan
+    assert served.ttft_s(50) == pytest.approx(0.010)
+
+
+def test_disaggregated_prefill_does_not_stall_decode() -> None:
+    workload = Workload(1000, 200, 40, concurrency=8, range_ratio=0.5)
+    together = serve(server(FLAT), workload)
+    apart = serve(server(FLAT, prefill_steps=table()), workload)
+    check_laws(apart, workload, FLAT)
+    assert apart.times.prefill == 0
+    assert apart.tpot_ms(50) < together.tpot_ms(50)
+
+
+def test_deterministic() -> None:
+    workload = Workload(1000, 300, 30, concurrency=7, range_ratio=0.3, seed=5)
+    assert serve(server(FLAT), workload) == serve(server(FLAT), workload)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    prompt=st.integers(1, 9000),
+    output=st.integers(1, 3000),
+    requests=st.integers(1, 25),
+    concurrency=st.integers(1, 12),
+    open_loop=st.booleans(),
+    ratio=st.floats(0.05, 1.0),
+    seed=st.integers(0, 1000),
+    device=st.integers(2, 300),
+    factor=st.integers(1, 9),
+    buffer=st.sampled_from([0, 2048, 4096]),
+    ranks=st.integers(1, 4),
+    apart=st.booleans(),
+    running=st.integers(1, 6),
+    chunk=st.integers(64, 8192),
+)
+def test_conservation_laws(
+    prompt: int,
+    output: int,
+    requests: int,
+    concurrency: int,
+    open_loop: bool,
+    ratio: float,
+    seed: int,
+    device: int,
+    factor: int,
+    buffer: int,
+    ranks: int,
+    apart: bool,
+    running: int,
+    chunk: int,
+) -> None:
+    device *= 64
+    pool = Pool(max(device, buffer + 64), device * factor if buffer else device, buffer)
+    if not buffer:
+        pool = Pool(device, device)
+    workload = Workload(
+        prompt,
+        output,
+        requests,
+        concurrency=None if open_loop else concurrency,
+        rate_per_s=2.0 if open_loop else None,
+        range_ratio=ratio,
+        seed=seed,
+    )
+    served = serve(
+        server(
+            pool,
+            "hisparse" if buffer else "baseline",
+            ranks,
+            prefill_steps=table() if apart else None,
+            max_running=running,
+            chunk_tokens=chunk,
+            token_bytes=1000,
+        ),
+        workload,
+    )
+    check_laws(served, workload, pool)
+
+
+def test_littles_law() -> None:
+    # Mean number in the system = arrival rate x mean time in it, over a long run.
+    workload = Workload(1000, 400, 3000, rate_per_s=3.0, range_ratio=0.5, seed=1)
+    served = serve(server(FLAT), workload)
+    check_laws(served, workload, FLAT)
+    rate = len(served.finished) / served.makespan
+    stay = sum(r.end_s - r.arrival_s for r in served.finished) / len(served.finished)
+    assert served.running + served.waiting == pytest.approx(rate * stay, rel=0.02)
+
+
+def test_ten_thousand_requests_in_a_minute() -> None:
+    began = time.process_time()
+    pool = Pool(97_344, 778_752, 4096)
+    served = serve(
+        Server(load_step_times("glm-5.1", "h200"), exposure("hisparse"), pool, 8),
+        Workload(32_768, 8192, 10_000, concurrency=256, range_ratio=0.9),
+    )
+    assert len(served.finished) == 10_000
+    assert time.process_time() - began < 60
+
+
+def test_exposure_by_hand() -> None:
+    # Context factor: outside the buffer at 8,192 half, at 16,384 three quarters, at 4,096 nothing.
+    found = exposure("hisparse", misses=200)
+    assert found.misses(8192) == 200
+    assert found.misses(16_384) == 300
+    assert found.misses(4096) == 0
+    assert found.step_us(3, 8192, 1000, 600) == 78 * 10
+    assert exposure("overlap", swap_us=10).step_us(3, 8192, 1000, 78 * 4) == 78 * 6
+    assert exposure("oracle").step_us(3, 8192, 1000, 600) == 0
+
+
+def test_prefetch_hides_shared_layers() -> None:
+    shared = Exposure("prefetch", GLM52, 4096, (200.0,), 8192.0, lambda requests, count: 10.0)
+    assert shared.step_us(1, 8192, 78 * 20, 0) == 21 * 10  # the copy is done before its layer
+    assert shared.step_us(1, 8192, 78 * 4, 0) == 21 * 10 + 57 * 6
+    with pytest.raises(ValueError, match=r"glm-5\.1 has none"):
+        exposure("prefetch")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"concurrency": 0}, "concurrency must be at least 1"),
+        ({"concurrency": 1, "rate_per_s": 1.0}, "either a concurrency"),
+        ({}, "either a concurrency"),
+        ({"rate_per_s": 0.0}, "rate must be above 0"),
+        ({"concurrency": 1, "range_ratio": 0.0}, "range_ratio"),
+    ],
+)
+def test_bad_workloads(arguments: dict[str, float], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Workload(100, 100, 1, **arguments)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="prompt must be at least 1"):
+        Workload(0, 100, 1, concurrency=1)
+
+
+def test_bad_exposures() -> None:
+    with pytest.raises(ValueError, match="unknown mode 'magic'; known: baseline, hisparse"):
+        exposure("magic")
+    with pytest.raises(ValueError, match="needs the misses of a replay"):
+        Exposure("hisparse", GLM, 4096, (), 8192.0, lambda requests, count: 1.0)
+    with pytest.raises(ValueError, match="fits the buffer"):
+        Exposure("hisparse", GLM, 4096, (1.0,), 4096.0, lambda requests, count: 1.0)
+
+
+def test_rank_takes_pages() -> None:
+    rank = Rank(Pool(640, 640), 10)
+    rank.queue.extend([Request(0, 100, 50, 0.0), Request(1, 100, 50, 0.0)])
+    assert [(r.number, a, b) for r, a, b in rank.next_chunks(150)] == [(0, 0, 100), (1, 0, 50)]
+    assert rank.logical_used() == 256
+    assert [(r.number, a, b) for r, a, b in rank.next_chunks(150)] == [(1, 50, 100)]
