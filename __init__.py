@@ -1,0 +1,42 @@
+"""hisparse-sim: cache-policy simulation and trace replay for the hot buffer of sparse attention.
+
+The names most used, from one place: `import hisparse_sim as hs; hs.replay(hs.sample_path(), "lru", 4096)`.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hisparse_sim.policies import POLICIES, Policy
+    from hisparse_sim.simulator import Replay, Sweep, replay, sweep
+    from hisparse_sim.traces import TraceError, open_trace, sample_path
+
+__all__ = [
+    "POLICIES",
+    "Policy",
+    "Replay",
+    "Sweep",
+    "TraceError",
+    "open_trace",
+    "replay",
+    "sample_path",
+    "sweep",
+]
+
+_ROOM_OF = {
+    "POLICIES": "policies",
+    "Policy": "policies",
+    "Replay": "simulator",
+    "Sweep": "simulator",
+    "replay": "simulator",
+    "sweep": "simulator",
+    "TraceError": "traces",
+    "open_trace": "traces",
+    "sample_path": "traces",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _ROOM_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_ROOM_OF[name]}"), name)

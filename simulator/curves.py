@@ -1,0 +1,58 @@
+"""Rolling miss curves: how many misses a decode step pays as a request goes on."""
+
+import numpy as np
+import pandas as pd
+
+from hisparse_sim.simulator.metrics import rolling_mean
+from hisparse_sim.simulator.sweeping import Run, Sweep
+
+
+def rolling_curves(swept: Sweep, window: int = 100, skip_steps: int = 0) -> pd.DataFrame:
+    """Return misses per step and layer, smoothed by a trailing window of `window` steps.
+
+    Each (request, layer) is smoothed on its own; its first value stands at its step window - 1 (after the
+    first `skip_steps`, which leave out the start-up burst). Then the layers of all requests are averaged step
+    by step; a request that has ended drops out. Columns: `policy, buffer, step, misses_per_step, p10, p90`
+    (of the smoothed layers), `layers` (how many were averaged).
+
+    Raises ValueError if no (request, layer) is as long as the window.
+    """
+    if skip_steps < 0:
+        raise ValueError(f"--skip-steps is {skip_steps}; it must not be negative")
+    runs = list(dict.fromkeys(run for piece in swept.pieces for run in piece.misses))
+    return pd.concat(
+        [_curve(swept, run, window, skip_steps) for run in runs], ignore_index=True
+    )
+
+
+def _curve(swept: Sweep, run: Run, window: int, skip_steps: int) -> pd.DataFrame:
+    smoothed = [
+        (piece.first_step + skip_steps + window - 1, rolling_mean(piece.misses[run][skip_steps:], window))
+        for piece in swept.pieces
+        if len(piece.misses[run]) >= skip_steps + window
+    ]
+    if not smoothed:
+        longest = max((len(piece.misses[run]) for piece in swept.pieces), default=0)
+        raise ValueError(
+            f"the longest request has {longest} steps, too few for a window of {window} after skipping "
+            f"{skip_steps}; choose a smaller --window"
+        )
+    first = min(start for start, _ in smoothed)
+    last = max(start + len(values) for start, values in smoothed)
+    aligned = np.full((len(smoothed), last - first), np.nan)
+    for row, (start, values) in zip(aligned, smoothed, strict=True):
+        row[start - first : start - first + len(values)] = values
+    covered = ~np.isnan(aligned).all(axis=0)
+    aligned = aligned[:, covered]
+    low, high = np.nanpercentile(aligned, (10, 90), axis=0)
+    return pd.DataFrame(
+        {
+            "policy": run.policy.name,
+            "buffer": run.buffer_size,
+            "step": np.arange(first, last)[covered],
+            "misses_per_step": np.nanmean(aligned, axis=0),
+            "p10": low,
+            "p90": high,
+            "layers": (~np.isnan(aligned)).sum(axis=0),
+        }
+    )

@@ -1,0 +1,284 @@
+"""Sweeping policies and buffer sizes over traces, part by part, on any executor."""
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import CancelledError, Executor, Future, ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from itertools import product
+from os import PathLike
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from hisparse_sim.policies import Policy, get_policy
+from hisparse_sim.simulator.metrics import Misses, regret, tidy_row
+from hisparse_sim.simulator.replaying import check_arguments, check_top_k, replay_part
+from hisparse_sim.traces import Demand, Part, Trace, open_trace
+
+BELADY = "belady"
+
+
+class Run(NamedTuple):
+    """One line of a sweep."""
+
+    policy: Policy
+    buffer_size: int
+
+
+class Task(NamedTuple):
+    """A part of a trace and the runs that share one read of it. Independent of all others, picklable."""
+
+    trace: Trace
+    part: Part
+    runs: tuple[Run, ...]
+    start: str
+    seed: int
+    steps: tuple[int, int] | None
+
+
+class Done(NamedTuple):
+    """What a task came to."""
+
+    first_step: int
+    last_seq_len: int
+    accesses: int
+    misses: tuple[Misses, ...]  # [runs][rows of the part]
+
+
+class Progress(NamedTuple):
+    """How far a sweep is; a step counts once for every run."""
+
+    steps: int
+    total_steps: int
+    accesses: int
+
+
+@dataclass(frozen=True, eq=False)
+class Sweep:
+    """The result of a sweep.
+
+    `rows`: the tidy table, columns as in docs/metrics.md. `steps`: misses of every single step (`trace,
+    request, layer, policy, buffer, step, misses`). If the sweep was interrupted, both cover the (request,
+    layer) parts that were finished under every policy and buffer, `finished` of `parts`.
+    """
+
+    rows: pd.DataFrame
+    per_layer: bool
+    parts_per_row: npt.NDArray[np.int64]  # [rows] (request, layer) parts that each row sums up
+    finished: int
+    parts: int
+    pieces: list["Piece"] = field(repr=False)
+
+    @property
+    def interrupted(self) -> bool:
+        return self.finished < self.parts
+
+    @property
+    def longest_request(self) -> int:
+        """Tokens of the longest request at its last step."""
+        return max((piece.last_seq_len for piece in self.pieces), default=0)
+
+    @property
+    def steps(self) -> pd.DataFrame:
+        frames = [
+            pd.DataFrame(
+                {
+                    "trace": piece.trace.name,
+                    "request": piece.part.request,
+                    "layer": piece.part.layer,
+                    "policy": run.policy.name,
+                    "buffer": run.buffer_size,
+                    "step": np.arange(piece.first_step, piece.first_step + len(misses)),
+                    "misses": misses,
+                }
+            )
+            for piece in self.pieces
+            for run, misses in piece.misses.items()
+        ]
+        return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
+
+
+@dataclass(eq=False)
+class Piece:
+    """The finished runs of one part."""
+
+    trace: Trace
+    part: Part
+    first_step: int = 0
+    last_seq_len: int = 0
+    accesses: int = 0
+    misses: dict[Run, Misses] = field(default_factory=dict)
+
+
+def sweep(
+    traces: str | PathLike[str] | Trace | Sequence[str | PathLike[str] | Trace],
+    policies: Iterable[str | Policy],
+    buffer_sizes: Iterable[int],
+    start: str = "staged",
+    *,
+    regret: bool = True,
+    per_layer: bool = False,
+    seed: int = 0,
+    requests: Iterable[str] | None = None,
+    layers: Iterable[int] | None = None,
+    steps: tuple[int, int] | None = None,
+    jobs: int | None = None,
+    executor: Executor | None = None,
+    progress: Callable[[Progress], None] | None = None,
+) -> Sweep:
+    """Replay every policy at every buffer size over every trace.
+
+    `regret` adds the ratio to Belady's misses, which are replayed for it if not asked for. `per_layer` gives
+    a row per (request, layer) instead of one per (trace, policy, buffer). `jobs` threads (default: all
+    cores) do the work, or any `executor` passed in. A KeyboardInterrupt ends the sweep with what is
+    finished. The other arguments are those of `replay`.
+
+    Raises what `replay` raises.
+    """
+    opened = [
+        trace if isinstance(trace, Trace) else open_trace(trace)
+        for trace in ([traces] if isinstance(traces, str | PathLike | Trace) else traces)
+    ]
+    asked = list(
+        dict.fromkeys(
+            Run(get_policy(policy) if isinstance(policy, str) else policy, size)
+            for policy, size in product(policies, tuple(buffer_sizes))
+        )
+    )
+    if not asked:
+        raise ValueError("nothing to sweep: name at least one policy and one buffer size")
+    optima = [Run(get_policy(BELADY), size) for size in {run.buffer_size for run in asked}]
+    runs = list(dict.fromkeys(asked + optima)) if regret else asked
+    for run in runs:
+        check_arguments(run.buffer_size, start)
+        for trace in opened:
+            check_top_k(trace, run.buffer_size)
+
+    requests = None if requests is None else tuple(requests)
+    layers = None if layers is None else tuple(layers)
+    pieces = [Piece(trace, part) for trace in opened for part in trace.select(requests, layers)]
+    if not pieces:
+        raise ValueError("nothing to sweep: no request and layer is selected")
+    workers = jobs or available_cores()
+    tasks = _tasks(pieces, runs, start, seed, steps, workers)
+    _prepare(runs)
+    if executor is not None:
+        _execute(tasks, executor, progress)
+    else:
+        with ThreadPoolExecutor(workers) as threads:
+            _execute(tasks, threads, progress)
+    finished = [piece for piece in pieces if len(piece.misses) == len(runs)]
+    grouped = [[piece] for piece in finished] if per_layer else _by_trace(finished)
+    return Sweep(
+        rows=pd.DataFrame([_row(group, run, start, per_layer, regret) for group in grouped for run in asked]),
+        per_layer=per_layer,
+        parts_per_row=np.array([len(group) for group in grouped for _ in asked]),
+        finished=len(finished),
+        parts=len(pieces),
+        pieces=finished,
+    )
+
+
+def available_cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def run_task(task: Task) -> Done:
+    """Read the part of `task` once and replay all its runs."""
+    demand = task.trace.read(task.part, steps=task.steps)
+    misses = tuple(
+        replay_part(demand, run.policy, run.buffer_size, task.start, seed=task.seed).misses
+        for run in task.runs
+    )
+    if demand.rows == 0:
+        return Done(0, 0, 0, misses)
+    return Done(int(demand.step[0]), int(demand.seq_len[-1]), len(demand.positions), misses)
+
+
+def _tasks(
+    pieces: list[Piece],
+    runs: list[Run],
+    start: str,
+    seed: int,
+    steps: tuple[int, int] | None,
+    workers: int,
+) -> list[tuple[Piece, Task]]:
+    """Cut the work. With few parts for the workers, a part is read more than once to share its runs."""
+    shares = min(len(runs), -(-2 * workers // max(1, len(pieces)))) if workers > 1 else 1
+    return [
+        (piece, Task(piece.trace, piece.part, tuple(runs[share::shares]), start, seed, steps))
+        for piece in pieces
+        for share in range(shares)
+    ]
+
+
+def _prepare(runs: list[Run]) -> None:
+    """Compile every loop now, so that neither threads nor rates wait for a compiler."""
+    row = np.zeros(1, np.int32)
+    tiny = Demand("", 0, 1, row, row + 2, np.array([0, 1]), row)
+    for policy in dict.fromkeys(run.policy for run in runs):
+        replay_part(tiny, policy, 1)
+
+
+def _execute(
+    tasks: list[tuple[Piece, Task]],
+    executor: Executor,
+    progress: Callable[[Progress], None] | None,
+) -> None:
+    """Run all tasks and store what they come to; an interrupt leaves the rest undone."""
+    total_steps = sum(task.part.rows * len(task.runs) for _, task in tasks)
+    done_steps = accesses = 0
+    waiting: dict[Future[Done], tuple[Piece, Task]] = {
+        executor.submit(run_task, task): (piece, task) for piece, task in tasks
+    }
+    try:
+        for future in as_completed(waiting):
+            piece, task = waiting[future]
+            done = future.result()
+            piece.first_step, piece.accesses = done.first_step, done.accesses
+            piece.last_seq_len = done.last_seq_len
+            piece.misses.update(zip(task.runs, done.misses, strict=True))
+            done_steps += task.part.rows * len(task.runs)
+            accesses += done.accesses * len(task.runs)
+            if progress is not None:
+                progress(Progress(done_steps, total_steps, accesses))
+    except (KeyboardInterrupt, CancelledError):
+        pass  # the caller sees which parts are finished
+    finally:
+        for future in waiting:
+            future.cancel()
+
+
+def _by_trace(pieces: list[Piece]) -> list[list[Piece]]:
+    groups: dict[int, list[Piece]] = {}
+    for piece in pieces:
+        groups.setdefault(id(piece.trace), []).append(piece)
+    return list(groups.values())
+
+
+def _row(
+    group: list[Piece], run: Run, start: str, per_layer: bool, with_regret: bool
+) -> dict[str, Any]:
+    first = group[0]
+    requests = {piece.part.request for piece in group}
+    row = {
+        "trace": first.trace.name,
+        "provenance": first.trace.metadata.provenance,
+        "request": first.part.request if len(requests) == 1 else None,
+        "layer": first.part.layer if per_layer else None,
+        "policy": run.policy.name,
+        "buffer": run.buffer_size,
+        "start": start,
+        **tidy_row(
+            np.concatenate([piece.misses[run] for piece in group]),
+            sum(piece.accesses for piece in group),
+        ),
+    }
+    if with_regret:
+        optimum = Run(get_policy(BELADY), run.buffer_size)
+        least = sum(int(piece.misses[optimum].sum(dtype=np.int64)) for piece in group)
+        row["regret"] = regret(row["misses"], least)
+    return row

@@ -1,0 +1,102 @@
+"""Result rows as a table on the terminal or as csv, json, jsonl or parquet."""
+
+import json
+import math
+import sys
+from collections.abc import Callable, Mapping
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from hisparse_sim.traces import atomic_path
+
+FORMATS = ("table", "csv", "json", "jsonl", "parquet")
+_NARROWEST = 80  # columns; what a pipe and an old terminal get
+
+
+def write_rows(rows: pd.DataFrame, form: str, output: Path | None) -> None:
+    """Write `rows` in one of FORMATS (not table) to `output` (atomically) or to stdout.
+
+    Missing values become null (csv: empty). Raises ValueError for parquet without `output`.
+    """
+    if form == "parquet":
+        if output is None:
+            raise ValueError("parquet is binary: name a file with -o")
+        with atomic_path(output) as path:
+            rows.to_parquet(path, index=False)
+        return
+    text = _TEXTS[form](rows)
+    if output is None:
+        sys.stdout.write(text)
+    else:
+        with atomic_path(output) as path:
+            Path(path).write_text(text, encoding="utf-8")
+
+
+def _csv(rows: pd.DataFrame) -> str:
+    return rows.to_csv(index=False, lineterminator="\n")
+
+
+def _records(rows: pd.DataFrame) -> list[dict[str, Any]]:
+    return [
+        {str(name): _plain(value) for name, value in record.items()}
+        for record in rows.to_dict("records")
+    ]
+
+
+def _plain(value: Any) -> Any:
+    """Turn numpy scalars into Python's and what JSON cannot say into null."""
+    if hasattr(value, "item"):
+        value = value.item()
+    if value is pd.NA or (isinstance(value, float) and not math.isfinite(value)):
+        return None
+    return value
+
+
+def _json(rows: pd.DataFrame) -> str:
+    return json.dumps(_records(rows), indent=1) + "\n"
+
+
+def _jsonl(rows: pd.DataFrame) -> str:
+    return "".join(json.dumps(record) + "\n" for record in _records(rows))
+
+
+_TEXTS: Mapping[str, Callable[[pd.DataFrame], str]] = {
+    "csv": _csv,
+    "json": _json,
+    "jsonl": _jsonl,
+}
+
+
+def print_table(
+    rows: pd.DataFrame,
+    columns: Mapping[str, tuple[str, Callable[[Any], str]]],
+    output: Path | None = None,
+    title: str | None = None,
+    caption: str | None = None,
+) -> None:
+    """Print `columns` of `rows`: a mapping of column to (heading, how to show a value).
+
+    Colours only on a terminal and without NO_COLOR. With `output` the plain text goes to that file.
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    buffer = StringIO() if output is not None else None
+    console = Console(file=buffer) if buffer is not None else Console()
+    if not console.is_terminal:
+        console.width = _NARROWEST
+    table = Table(box=None, padding=(0, 2, 0, 0), title=title, title_justify="left", caption=caption)
+    table.title_style = "bold"
+    table.caption_justify = "left"
+    for column, (heading, _) in columns.items():
+        text = pd.api.types.is_string_dtype(rows[column]) or rows[column].dtype == object
+        table.add_column(heading, justify="left" if text else "right", no_wrap=True)
+    for record in rows[list(columns)].to_dict("records"):
+        table.add_row(*(columns[str(name)][1](value) for name, value in record.items()))
+    console.print(table)
+    if buffer is not None and output is not None:
+        with atomic_path(output) as path:
+            Path(path).write_text(buffer.getvalue(), encoding="utf-8")
