@@ -1,0 +1,64 @@
+"""One position a step: every policy then misses exactly as often as its textbook form.
+
+With a constant seq_len above every position no request is short and no token is newest, so the
+rules of simultaneous demand never act. libCacheSim is an independent implementation of the
+textbook forms. `staged` is the same as accessing the keys 0..B-1 first, in order.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from reference import Stream, replay
+from streams import demand_of
+
+from hisparse_sim.simulator import replay_part
+
+libcachesim_runner = pytest.importorskip(
+    "libcachesim_runner", reason="libcachesim has no wheel for this platform", exc_type=ImportError
+)
+
+POLICIES = ("lru", "fifo", "clock", "arc", "lfu", "belady")
+ACCESSES = 1500
+Keys = Callable[[int], tuple[NDArray[np.int64], int]]
+
+
+def uniform(seed: int) -> tuple[NDArray[np.int64], int]:
+    """Keys drawn evenly, and a buffer that holds a part of them."""
+    random = np.random.default_rng(seed)
+    buffer_size = int(random.integers(1, 48))
+    keys = int(random.integers(buffer_size + 1, 4 * buffer_size + 8))
+    return random.integers(0, keys, ACCESSES), buffer_size
+
+
+def zipf(seed: int) -> tuple[NDArray[np.int64], int]:
+    """Keys drawn with Zipf weights; the order of the keys says nothing about their weight."""
+    random = np.random.default_rng(seed)
+    buffer_size = int(random.integers(1, 48))
+    keys = int(random.integers(buffer_size + 1, 6 * buffer_size + 8))
+    weights = np.arange(1, keys + 1) ** -random.uniform(0.5, 1.4)
+    drawn = random.choice(keys, ACCESSES, p=weights / weights.sum())
+    return random.permutation(keys)[drawn], buffer_size
+
+
+@pytest.mark.parametrize("start", ["staged", "direct"])
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("sequence", [uniform, zipf])
+def test_one_position_a_step_misses_as_often_as_libcachesim(
+    policy: str, start: str, sequence: Keys, tmp_path: Path
+) -> None:
+    for seed in range(10):
+        keys, buffer_size = sequence(seed)
+        above = int(keys.max()) + buffer_size + 2
+        stream = Stream("r", 0, above - 1, [(above, [int(key)]) for key in keys])
+
+        preloaded = np.arange(buffer_size if start == "staged" else 0)
+        path = tmp_path / f"{seed}.oracleGeneral.bin"
+        libcachesim_runner.write_oracle_general(path, np.concatenate([preloaded, keys]))
+        theirs = libcachesim_runner.run(policy, path, buffer_size, hashpower=12).misses
+
+        ours = replay_part(demand_of(stream), policy, buffer_size, start)
+        slow = sum(len(step.misses) for step in replay(stream, policy, buffer_size, start))
+        assert (int(ours.misses.sum()), slow) == (theirs - len(preloaded),) * 2, f"seed {seed}"
