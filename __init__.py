@@ -1,7 +1,7 @@
 """hisparse-sim: cache-policy simulation and trace replay for the hot buffer of sparse attention.
 
-The names most used, from one place: `import hisparse_sim as hs; hs.replay(hs.sample_path(), "lru", 4096)`.
-"""
+The names most used, from one place: `import hisparse_sim as hs; hs.replay(hs.sample_path(), "lru",
+4096)`."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

@@ -24,9 +24,12 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 class Group(click.Group):
-    """A group that explains errors in one sentence and loads commands of other rooms when needed."""
+    """A group that explains errors in one sentence and loads commands of other rooms when
+    needed."""
 
-    def __init__(self, *args: Any, elsewhere: dict[str, tuple[str, str]] | None = None, **kwargs: Any):
+    def __init__(
+        self, *args: Any, elsewhere: dict[str, tuple[str, str]] | None = None, **kwargs: Any
+    ):
         """`elsewhere`: name of a command -> (module:attribute, its line in the help)."""
         super().__init__(*args, **kwargs)
         self.elsewhere = elsewhere or {}
@@ -65,7 +68,9 @@ class Group(click.Group):
         except OSError as error:
             if isinstance(error, BrokenPipeError):
                 raise
-            raise click.ClickException(f"{error.filename or ''} {error.strerror or error}".strip()) from error
+            raise click.ClickException(
+                f"{error.filename or ''} {error.strerror or error}".strip()
+            ) from error
 
 
 def several(kind: type[Any]) -> Callable[..., tuple[Any, ...] | None]:
@@ -173,8 +178,17 @@ _SIMULATOR = "hisparse_sim.simulator.commands"
 _TRACES = "hisparse_sim.traces.commands"
 
 
+_ELSEWHERE = {
+    "gpu": ("hisparse_sim.gpu_replay.commands:gpu", "Replay and measure on an NVIDIA GPU."),
+    "plan": (f"{_SIMULATOR}:plan", "Choose device_buffer_size and host_to_device_ratio."),
+    "reproduce": (f"{_SIMULATOR}:reproduce", "Redo published figures."),
+    "serve": (f"{_SIMULATOR}:serve", "Simulate serving: throughput, latency, break-even."),
+}
+
+
 @click.group(
     cls=Group,
+    elsewhere=_ELSEWHERE,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.version_option(package_name="hisparse-sim")
@@ -210,15 +224,24 @@ def cli() -> None:
     help="KV cache entries: 1152, 656 or 576 bytes per token and layer.",
 )
 @click.option(
-    "--device-pool-gib", type=click.FloatRange(0, min_open=True), default=30.0, show_default=True,
+    "--device-pool-gib",
+    type=click.FloatRange(0, min_open=True),
+    default=30.0,
+    show_default=True,
     help="GPU memory left for KV, per GPU.",
 )
 @click.option(
-    "--host-gib", type=click.FloatRange(0, min_open=True), default=250.0, show_default=True,
+    "--host-gib",
+    type=click.FloatRange(0, min_open=True),
+    default=250.0,
+    show_default=True,
     help="Host memory for the KV pool, per GPU.",
 )
 @click.option(
-    "--output-len", type=click.IntRange(0), default=0, show_default=True,
+    "--output-len",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
     help="Tokens that a request still grows by after the trace, for memory.",
 )
 @output_options
@@ -274,15 +297,22 @@ def sweep(
 @replay_options
 @click.option("--window", type=click.IntRange(1), default=100, show_default=True, help="Steps.")
 @click.option(
-    "--skip-steps", type=click.IntRange(0), default=0, show_default=True,
+    "--skip-steps",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
     help="Leave out the first steps of every request (the start-up burst).",
 )
 @click.option(
-    "--format", "form", type=click.Choice(["csv", "json", "jsonl", "parquet"]),
+    "--format",
+    "form",
+    type=click.Choice(["csv", "json", "jsonl", "parquet"]),
     help="Data instead of a figure.",
 )
 @click.option(
-    "-o", "--output", type=click.Path(path_type=Path),
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
     help="Figure (.png, .svg, .pdf) or data file (.csv, .json, .jsonl, .parquet).  "
     "[default: curve.png; with --format: stdout]",
 )
@@ -299,7 +329,8 @@ def curve(
 ) -> None:
     """Draw misses per step, smoothed by a rolling window.
 
-    One line per policy and buffer, the mean over layers, with a band over them. The default policy is lru.
+    One line per policy and buffer, the mean over layers, with a band over them. The default policy
+    is lru.
 
     \b
     hisparse-sim curve -o curve.svg
@@ -308,28 +339,29 @@ def curve(
     from hisparse_sim.simulator import figures
     from hisparse_sim.simulator.curves import rolling_curves
 
-    suffix = output.suffix.lower().lstrip(".") if output else ""
-    if form is None and suffix in ("csv", "json", "jsonl", "parquet"):
-        form = suffix
+    form = output_form(form, output)
+    path = output or Path("curve.png")
+    if form == "table":
+        figures.check_suffix(path)
+        output_form(None, path)
     opened = open_traces(traces, options.pop("provenance"))
     if len(opened) > 1:
         raise click.UsageError("curve takes one trace")
     swept = run_sweep(opened, policies or ("lru",), buffers, quiet, regret=False, **options)
     curves = rolling_curves(swept, window, skip_steps)
-    if form is not None:
+    if form != "table":
         parameters = {"window": window, "skip_steps": skip_steps, "start": options["start"]}
         write(stamped(curves, opened, options["seed"], parameters), form, output)
         return
-    path = output or Path("curve.png")
     metadata = opened[0].metadata
     origin = f"{metadata.provenance} trace {opened[0].name} ({metadata.model}); simulated"
     figures.save(figures.rolling_misses(curves, window=window, provenance=origin), path)
     note(f"wrote {path}", quiet)
 
 
-@cli.command()
+@cli.command("policies")
 @output_options
-def policies(form: str | None, output: Path | None) -> None:
+def list_policies(form: str | None, output: Path | None) -> None:
     """List the policies: name, what it does, reference."""
     import pandas as pd
 
@@ -349,23 +381,119 @@ def policies(form: str | None, output: Path | None) -> None:
         write(rows, form, output)
 
 
-def open_traces(patterns: Sequence[str], provenance: str | None) -> list["Trace"]:
-    """Open the files that paths and globs name; the bundled sample if there are none."""
-    from hisparse_sim.traces import open_trace, sample_path
+_CAPTURE = {
+    "capture": (f"{_TRACES}:capture", "Capture a trace from a running engine or a model."),
+    "convert": (f"{_TRACES}:convert", "Make a trace file of what other tools saved."),
+    "export": (f"{_TRACES}:export", "Write a trace in the formats of other simulators."),
+    "synth": (f"{_TRACES}:synth", "Make a synthetic trace."),
+}
 
-    if not patterns:
-        return [open_trace(sample_path())]
+
+@cli.group(cls=Group, elsewhere=_CAPTURE)
+def trace() -> None:
+    """Look into, check, cut, capture and convert trace files."""
+
+
+@trace.command()
+@click.argument("path", metavar="[TRACE]", required=False)
+@provenance_option
+@output_options
+def info(path: str | None, provenance: str | None, form: str | None, output: Path | None) -> None:
+    """Describe a trace: what it holds and how local its demand is, per layer and in all.
+
+    \b
+    hisparse-sim trace info
+    hisparse-sim trace info trace.parquet --format json
+    """
+    from dataclasses import asdict
+
+    import pandas as pd
+
+    from hisparse_sim.simulator.views import show_trace_info
+    from hisparse_sim.traces import info as describe
+
+    form = output_form(form, output)
+    described = describe(open_traces([path] if path else [], provenance)[0])
+    if form == "table":
+        show_trace_info(described, output)
+        return
+    rows = pd.DataFrame([asdict(layer) for layer in (*described.per_layer, described.total)])
+    rows = rows.astype({"layer": "Int64"})
+    rows.insert(0, "trace", described.path.stem)
+    rows.insert(1, "provenance", described.metadata.provenance)
+    rows["trace_sha256"] = described.sha256
+    write(rows, form, output)
+
+
+@trace.command()
+@click.argument("paths", metavar="TRACE...", nargs=-1, required=True)
+@provenance_option
+def validate(paths: tuple[str, ...], provenance: str | None) -> None:
+    """Read whole files and say what is wrong with them; exit code 1 if anything is.
+
+    \b
+    hisparse-sim trace validate captured/*.parquet
+    """
+    from hisparse_sim.traces import validate as check
+
+    failed = False
+    for path in expand(paths):
+        found = check(path, provenance)
+        for warning in found.warnings:
+            click.echo(f"warning: {warning}", err=True)
+        for problem in found.problems:
+            click.echo(f"error: {problem}", err=True)
+        if not found.complete:
+            click.echo(f"error: {path}: gave up after {len(found.problems)} problems", err=True)
+        failed = failed or not found.ok
+        click.echo(f"{path}: {'ok' if found.ok else 'cannot be used'}")
+    if failed:
+        raise click.exceptions.Exit(1)
+
+
+@trace.command()
+@click.argument("path", metavar="TRACE")
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), required=True, help="The new trace file."
+)
+@selection_options
+@provenance_option
+def sample(path: str, output: Path, provenance: str | None, **selection: Any) -> None:
+    """Cut a trace by request, layer and step.
+
+    \b
+    hisparse-sim trace sample trace.parquet --layer 0,20,40 --steps 0:256 -o small.parquet
+    """
+    from hisparse_sim.traces import sample as cut
+
+    opened = open_traces([path], provenance)[0]
+    cut(opened, output, **selection)
+    note(f"wrote {output}", quiet=False)
+
+
+def expand(patterns: Sequence[str]) -> list[str]:
+    """Return the files that paths and globs name, each once."""
     paths = []
     for pattern in patterns:
         found = sorted(glob.glob(pattern)) if glob.has_magic(pattern) else [pattern]
         if not found:
             raise click.UsageError(f"no file matches {pattern}")
         paths.extend(found)
-    return [open_trace(path, provenance) for path in dict.fromkeys(paths)]
+    return list(dict.fromkeys(paths))
+
+
+def open_traces(patterns: Sequence[str], provenance: str | None) -> list["Trace"]:
+    """Open the files that paths and globs name; the bundled sample if there are none."""
+    from hisparse_sim.traces import open_trace, sample_path
+
+    if not patterns:
+        return [open_trace(sample_path())]
+    return [open_trace(path, provenance) for path in expand(patterns)]
 
 
 def choose_model(name: str | None, opened: Sequence["Trace"], quiet: bool) -> Any:
-    """Return the profile of the model: the one named, else the trace's, else glm-5.1 with a note."""
+    """Return the profile of the model: the one named, else the trace's, else glm-5.1 with a
+    note."""
     from hisparse_sim.simulator.models import load_model
 
     if name is not None:
@@ -375,7 +503,9 @@ def choose_model(name: str | None, opened: Sequence["Trace"], quiet: bool) -> An
     except ValueError:
         model = load_model("glm-5.1")
         traced = opened[0].metadata.model or "the trace"
-        note(f"bytes and memory are those of {model.name} ({traced} has no profile; --model)", quiet)
+        note(
+            f"bytes and memory are those of {model.name} ({traced} has no profile; --model)", quiet
+        )
         return model
 
 
@@ -413,13 +543,15 @@ def progress(quiet: bool) -> Iterator[Callable[["Progress"], None] | None]:
     from threading import Timer
 
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as ProgressBar
 
-    # Loading compiled loops takes a moment; longer than that, it is the first run and they are made.
+    # Loading compiled loops takes a moment; longer than that, it is the first run and they are
+    # made.
     compiling = Timer(1.0, note, ("compiling the replay loops (first run only)", quiet))
     compiling.daemon = True
     compiling.start()
-    bar = Progress(
+    bar = ProgressBar(
         TextColumn("replaying"),
         BarColumn(),
         TextColumn("{task.fields[rate]}"),
@@ -444,7 +576,16 @@ def progress(quiet: bool) -> Iterator[Callable[["Progress"], None] | None]:
 
 
 def output_form(form: str | None, output: Path | None) -> str:
-    """Return the format asked for, else that of the file's suffix, else table."""
+    """Return the format asked for, else that of the file's suffix, else table.
+
+    Refuses at once what could not be written after the work.
+    """
+    from hisparse_sim.traces.files import refuse_unwritable
+
+    if output is not None:
+        refuse_unwritable(output)
+    elif form == "parquet":
+        raise click.UsageError("parquet is binary: name a file with -o")
     suffix = output.suffix.lower().lstrip(".") if output else ""
     return form or (suffix if suffix in ("csv", "json", "jsonl", "parquet") else "table")
 

@@ -1,4 +1,5 @@
-"""What the misses of a sweep cost on a model and a GPU: bytes over the link, memory, requests that fit."""
+"""What the misses of a sweep cost on a model and a GPU: bytes over the link, memory, requests that
+fit."""
 
 from collections.abc import Sequence
 
@@ -23,12 +24,12 @@ def add_costs(
 ) -> pd.DataFrame:
     """Return the rows of `swept`, once per ratio, with the columns of docs/metrics.md behind them.
 
-    `bytes_per_step` and `bytes_per_request` (host to device) are those of all layers of `model`, each taken to miss
-    like the mean of the replayed layers; with `per_layer` those of the one layer of the row. A request makes
-    as many steps as were replayed of it, and is as long as the longest of the traces plus `output_len`.
-    `device_pool_gib` is what one GPU has left for KV, `host_gib` the host memory for it; memory rules: see
-    `hisparse_sim.simulator.memory`. Raises ValueError for values that the engine refuses.
-    """
+    `bytes_per_step` and `bytes_per_request` (host to device) are those of all layers of `model`,
+    each taken to miss like the mean of the replayed layers; with `per_layer` those of the one layer
+    of the row. A request makes as many steps as were replayed of it, and is as long as the longest
+    of the traces plus `output_len`. `device_pool_gib` is what one GPU has left for KV, `host_gib`
+    the host memory for it; memory rules: see `hisparse_sim.simulator.memory`. Raises ValueError for
+    values that the engine refuses."""
     rows = swept.rows
     item_bytes = model.item_bytes(kv_dtype)
     priced = []

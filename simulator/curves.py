@@ -10,24 +10,26 @@ from hisparse_sim.simulator.sweeping import Run, Sweep
 def rolling_curves(swept: Sweep, window: int = 100, skip_steps: int = 0) -> pd.DataFrame:
     """Return misses per step and layer, smoothed by a trailing window of `window` steps.
 
-    Each (request, layer) is smoothed on its own; its first value stands at its step window - 1 (after the
-    first `skip_steps`, which leave out the start-up burst). Then the layers of all requests are averaged step
-    by step; a request that has ended drops out. Columns: `policy, buffer, step, misses_per_step, p10, p90`
-    (of the smoothed layers), `layers` (how many were averaged).
+    Each (request, layer) is smoothed on its own; its first value stands at its step window - 1
+    (after the first `skip_steps`, which leave out the start-up burst). Then the layers of all
+    requests are averaged step by step; a request that has ended drops out. Columns: `policy,
+    buffer, step, misses_per_step, p10, p90` (of the smoothed layers), `layers` (how many were
+    averaged).
 
     Raises ValueError if no (request, layer) is as long as the window.
     """
     if skip_steps < 0:
         raise ValueError(f"--skip-steps is {skip_steps}; it must not be negative")
     runs = list(dict.fromkeys(run for piece in swept.pieces for run in piece.misses))
-    return pd.concat(
-        [_curve(swept, run, window, skip_steps) for run in runs], ignore_index=True
-    )
+    return pd.concat([_curve(swept, run, window, skip_steps) for run in runs], ignore_index=True)
 
 
 def _curve(swept: Sweep, run: Run, window: int, skip_steps: int) -> pd.DataFrame:
     smoothed = [
-        (piece.first_step + skip_steps + window - 1, rolling_mean(piece.misses[run][skip_steps:], window))
+        (
+            piece.first_step + skip_steps + window - 1,
+            rolling_mean(piece.misses[run][skip_steps:], window),
+        )
         for piece in swept.pieces
         if len(piece.misses[run]) >= skip_steps + window
     ]

@@ -1,8 +1,7 @@
 """Figures: functions that take a tidy table and return a matplotlib Axes, in one style.
 
-Colours are those of Okabe and Ito, which colour-blind readers tell apart; every line also has a dash pattern
-of its own, so that a figure survives a greyscale printer.
-"""
+Colours are those of Okabe and Ito, which colour-blind readers tell apart; every line also has a
+dash pattern of its own, so that a figure survives a greyscale printer."""
 
 from contextlib import AbstractContextManager
 from itertools import cycle
@@ -15,10 +14,18 @@ from hisparse_sim.traces import atomic_path
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
-DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2)), (0, (3, 1, 1, 1, 1, 1)))
-STYLE = {
+DASHES: tuple[Any, ...] = (
+    "-",
+    (0, (5, 2)),
+    (0, (1.5, 1.5)),
+    (0, (6, 2, 1.5, 2)),
+    (0, (3, 1, 1, 1, 1, 1)),
+)
+SUFFIXES = (".png", ".svg", ".pdf")
+STYLE: Any = {
     "axes.axisbelow": True,
     "axes.grid": True,
     "axes.spines.right": False,
@@ -42,20 +49,22 @@ STYLE = {
 def rolling_misses(
     curves: pd.DataFrame, *, window: int, provenance: str, axes: "Axes | None" = None
 ) -> "Axes":
-    """Draw rolling miss curves (the columns of `curves.rolling_curves`), a line per policy and buffer.
+    """Draw rolling miss curves (the columns of `curves.rolling_curves`), a line per policy and
+    buffer.
 
-    The band spans the 10th to 90th percentile of the smoothed layers. `provenance` stands in the corner.
-    Draws into `axes`, or into a new figure in the project's style.
-    """
+    The band spans the 10th to 90th percentile of the smoothed layers. `provenance` stands in the
+    corner. Draws into `axes`, or into a new figure in the project's style."""
     with styled():
-        axes = axes or new_axes(6.4, 3.6)
+        axes = axes or new_axes(7.2, 3.6)
         policies = list(dict.fromkeys(curves["policy"]))
         lines = curves.groupby(["buffer", "policy"], sort=False)
         for ((buffer, policy), line), colour, dash in zip(lines, cycle(COLOURS), cycle(DASHES)):
             name = f"B = {buffer:,}" if len(policies) == 1 else f"{policy}, B = {buffer:,}"
             axes.fill_between(
-                line["step"], line["p10"], line["p90"], color=colour, alpha=0.15, linewidth=0
+                line["step"], line["p10"], line["p90"], color=colour, alpha=0.12, linewidth=0
             )
+            for edge in ("p10", "p90"):
+                axes.plot(line["step"], line[edge], color=colour, linestyle=dash, linewidth=0.5)
             axes.plot(
                 line["step"], line["misses_per_step"], color=colour, linestyle=dash, label=name
             )
@@ -64,8 +73,12 @@ def rolling_misses(
         axes.set_ylim(bottom=0)
         axes.margins(x=0.01)
         axes.set_title("Misses in the hot buffer" + f", {policies[0]}" * (len(policies) == 1))
-        axes.set_title(provenance, loc="right", fontsize=6, color="0.35")
-        axes.legend(title=f"mean; band: 10-90 % of {int(curves['layers'].max())} layers")
+        _root(axes).supxlabel(provenance, x=1, ha="right", fontsize=6, color="0.35")
+        axes.legend(
+            title=f"mean of {int(curves['layers'].max())} layers\n(band: 10-90 % of them)",
+            loc="upper left",
+            bbox_to_anchor=(1.0, 1.0),
+        )
     return axes
 
 
@@ -83,16 +96,21 @@ def new_axes(width_inches: float, height_inches: float) -> "Axes":
     return Figure(figsize=(width_inches, height_inches)).add_subplot()
 
 
-def save(axes: "Axes", path: Path) -> None:
-    """Save the figure of `axes` in the format of the suffix of `path`, atomically.
+def check_suffix(path: Path) -> None:
+    """Raise ValueError if the suffix of `path` is none of SUFFIXES."""
+    if path.suffix.lower() not in SUFFIXES:
+        raise ValueError(f"{path} has no suffix of a figure; choose one of {', '.join(SUFFIXES)}")
 
-    Raises ValueError for a suffix that is no format of matplotlib.
-    """
-    figure = axes.get_figure(root=True)
-    assert figure is not None
-    kind = path.suffix.lower().lstrip(".")
-    known = figure.canvas.get_supported_filetypes()
-    if kind not in known:
-        raise ValueError(f"{path} has no suffix of a figure; choose one of .{', .'.join(known)}")
+
+def save(axes: "Axes", path: Path) -> None:
+    """Save the figure of `axes` in the format that the suffix of `path` names, atomically."""
+    check_suffix(path)
     with styled(), atomic_path(path) as temporary:
-        figure.savefig(temporary, format=kind)
+        _root(axes).savefig(temporary, format=path.suffix.lower()[1:])
+
+
+def _root(axes: "Axes") -> "Figure":
+    """Return the figure that the axes are part of, however nested."""
+    figure = axes.get_figure(root=True)
+    assert figure is not None  # only axes that were removed have none
+    return figure

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from numba import njit
 
 from hisparse_sim.policies import policy as policy_types
+from hisparse_sim.policies.hook import prefetch
 from hisparse_sim.policies.policy import Indices, Policy, Positions, Setup, Slots, Step
 
 Offsets = npt.NDArray[np.int64]
@@ -58,7 +59,6 @@ def compiled(policy: Policy) -> Callable[[Rows, int, Slots, Positions, Any, Outp
     step = policy.step
     stamp = _STAMP
 
-    @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
     def run(
         rows: Rows, start: int, slot: Slots, token: Positions, state: Any, output: Output
     ) -> int:
@@ -74,7 +74,9 @@ def compiled(policy: Policy) -> Callable[[Rows, int, Slots, Positions, Any, Outp
             row = rows.positions[first : rows.offsets[now + 1]]
             hit = 0
             miss = 0
+            following = first + len(row)
             for i in range(len(row)):  # without a branch: hits and misses are hard to predict
+                prefetch(rows.positions, following + i)  # else the next row waits for memory
                 found = slot[row[i]]
                 hits[hit] = found
                 index[miss] = i
@@ -114,7 +116,12 @@ def compiled(policy: Policy) -> Callable[[Rows, int, Slots, Positions, Any, Outp
             total += count
         return total
 
-    function: Callable[[Rows, int, Slots, Positions, Any, Output], int] = run
+    # Numba keeps an index per qualified name and unpickles all of it: one per policy, so that none
+    # depends on the modules of the others. A policy from elsewhere is not in the stamp: not cached.
+    run.__qualname__ = f"run.{policy.name}"
+    ours = policy.step.__module__.startswith(policy_types.__package__ + ".")
+    function: Callable[[Rows, int, Slots, Positions, Any, Output], int]
+    function = njit(cache=ours, nogil=True)(run)
     return function
 
 

@@ -11,13 +11,10 @@ Misses = npt.NDArray[np.int32]
 def tidy_row(misses: Misses, accesses: int) -> dict[str, Any]:
     """Return the replay columns of a result row.
 
-    `misses` [samples]: misses of every (layer, step). `accesses` counts every listed position, those of
-    short steps, the first step and the newest token included.
-    """
+    `misses` [samples]: misses of every (layer, step). `accesses` counts every listed position,
+    those of short steps, the first step and the newest token included."""
     total = int(misses.sum(dtype=np.int64))
-    p50, p95, largest = (
-        np.percentile(misses, (50, 95, 100)) if len(misses) else (0.0, 0.0, 0.0)
-    )
+    p50, p95, largest = np.percentile(misses, (50, 95, 100)) if len(misses) else (0.0, 0.0, 0.0)
     return {
         "steps": len(misses),
         "accesses": accesses,
@@ -32,14 +29,16 @@ def tidy_row(misses: Misses, accesses: int) -> dict[str, Any]:
 
 
 def regret(misses: int, optimum: int) -> float:
-    """Return misses / Belady's - 1: 0.25 is a quarter more than necessary; infinite if none were."""
+    """Return misses / Belady's - 1: 0.25 is a quarter more than necessary; infinite if none
+    were."""
     if optimum == 0:
         return 0.0 if misses == 0 else float("inf")
     return misses / optimum - 1
 
 
 def rolling_mean(misses: Misses, window: int) -> npt.NDArray[np.float64]:
-    """Return the mean over the last `window` steps, [n - window + 1]; the first is of step window - 1."""
+    """Return the mean over the last `window` steps, [n - window + 1]; the first is of step window -
+    1."""
     if window < 1:
         raise ValueError(f"the window is {window} steps; it must be at least 1")
     total = np.concatenate(([0], np.cumsum(misses, dtype=np.int64)))

@@ -1,4 +1,5 @@
-"""Replaying the demand of a trace against one policy and buffer size (semantics: docs/semantics.md)."""
+"""Replaying the demand of a trace against one policy and buffer size (semantics:
+docs/semantics.md)."""
 
 import hashlib
 from collections.abc import Iterable
@@ -33,9 +34,8 @@ class Replay:
     """What a trace came to under one policy and buffer size.
 
     `misses` int32 [rows replayed], in the order of the file. `rows`: one tidy row per (request,
-    layer), columns as in docs/metrics.md. `victims` int16 [misses.sum()], only if asked for: the slot
-    that each miss took; those of row r start at `misses[:r].sum()`.
-    """
+    layer), columns as in docs/metrics.md. `victims` int16 [misses.sum()], only if asked for: the
+    slot that each miss took; those of row r start at `misses[:r].sum()`."""
 
     misses: npt.NDArray[np.int32]
     rows: pd.DataFrame
@@ -56,14 +56,14 @@ def replay(
 ) -> Replay:
     """Replay a trace, or the part of it that `requests`, `layers` and `steps` select.
 
-    `trace`: a path or an opened trace. `policy`: a name of `hisparse_sim.policies.POLICIES` or a Policy.
-    `buffer_size`: B, the `device_buffer_size` in slots. `start`: "staged" (prefill on the same GPU left the
-    first B tokens in the buffer) or "direct" (the buffer is empty). `steps` = (first, stop) keeps
-    first <= step < stop. `seed` matters to `random` only. `victims` asks for the slots.
+    `trace`: a path or an opened trace. `policy`: a name of `hisparse_sim.policies.POLICIES` or a
+    Policy. `buffer_size`: B, the `device_buffer_size` in slots. `start`: "staged" (prefill on the
+    same GPU left the first B tokens in the buffer) or "direct" (the buffer is empty). `steps` =
+    (first, stop) keeps first <= step < stop. `seed` matters to `random` only. `victims` asks for
+    the slots.
 
-    Raises TraceError for a bad trace, or one whose rows are longer than the buffer; ValueError for bad
-    arguments.
-    """
+    Raises TraceError for a bad trace, or one whose rows are longer than the buffer; ValueError for
+    bad arguments."""
     trace = trace if isinstance(trace, Trace) else open_trace(trace)
     policy = get_policy(policy) if isinstance(policy, str) else policy
     check_arguments(buffer_size, start)
@@ -115,8 +115,8 @@ def replay_part(
     if longest > buffer_size:
         raise TraceError(
             f"request {demand.request!r}, layer {demand.layer}, step "
-            f"{demand.step[int(lengths.argmax())]} demands {longest} positions at once, more than a "
-            f"buffer of {buffer_size} holds; choose a larger buffer"
+            f"{demand.step[int(lengths.argmax())]} demands {longest} positions at once, more than "
+            f"a buffer of {buffer_size} holds; choose a larger buffer"
         )
     rows = _rows(demand)
     steps = len(demand.step)
@@ -159,8 +159,8 @@ def check_arguments(buffer_size: int, start: str) -> None:
     """Raise ValueError for a buffer size or a start that no replay can have."""
     if not 1 <= buffer_size <= MAX_BUFFER_SIZE:
         raise ValueError(
-            f"buffer size {buffer_size} is not in 1..{MAX_BUFFER_SIZE}: the engine holds slot ids in 16 "
-            "bits"
+            f"buffer size {buffer_size} is not in 1..{MAX_BUFFER_SIZE}: the engine holds slot ids "
+            "in 16 bits"
         )
     if start == "warm":
         raise ValueError("the warm start is not built yet; choose staged or direct")
@@ -172,8 +172,8 @@ def check_top_k(trace: Trace, buffer_size: int) -> None:
     """Raise TraceError if one step of `trace` may demand more than the buffer holds."""
     if trace.metadata.top_k > buffer_size:
         raise TraceError(
-            f"{trace.path} demands top_k = {trace.metadata.top_k} positions at once, more than a buffer "
-            f"of {buffer_size} holds; choose --buffer {trace.metadata.top_k} or more"
+            f"{trace.path} demands top_k = {trace.metadata.top_k} positions at once, more than a "
+            f"buffer of {buffer_size} holds; choose --buffer {trace.metadata.top_k} or more"
         )
 
 

@@ -28,7 +28,8 @@ class Run(NamedTuple):
 
 
 class Task(NamedTuple):
-    """A part of a trace and the runs that share one read of it. Independent of all others, picklable."""
+    """A part of a trace and the runs that share one read of it. Independent of all others,
+    picklable."""
 
     trace: Trace
     part: Part
@@ -59,10 +60,10 @@ class Progress(NamedTuple):
 class Sweep:
     """The result of a sweep.
 
-    `rows`: the tidy table, columns as in docs/metrics.md. `steps`: misses of every single step (`trace,
-    request, layer, policy, buffer, step, misses`). If the sweep was interrupted, both cover the (request,
-    layer) parts that were finished under every policy and buffer, `finished` of `parts`.
-    """
+    `rows`: the tidy table, columns as in docs/metrics.md. `steps`: misses of every single step
+    (`trace, request, layer, policy, buffer, step, misses`). If the sweep was interrupted, both
+    cover the (request, layer) parts that were finished under every policy and buffer, `finished` of
+    `parts`."""
 
     rows: pd.DataFrame
     per_layer: bool
@@ -130,10 +131,10 @@ def sweep(
 ) -> Sweep:
     """Replay every policy at every buffer size over every trace.
 
-    `regret` adds the ratio to Belady's misses, which are replayed for it if not asked for. `per_layer` gives
-    a row per (request, layer) instead of one per (trace, policy, buffer). `jobs` threads (default: all
-    cores) do the work, or any `executor` passed in. A KeyboardInterrupt ends the sweep with what is
-    finished. The other arguments are those of `replay`.
+    `regret` adds the ratio to Belady's misses, which are replayed for it if not asked for.
+    `per_layer` gives a row per (request, layer) instead of one per (trace, policy, buffer). `jobs`
+    threads (default: all cores) do the work, or any `executor` passed in. A KeyboardInterrupt ends
+    the sweep with what is finished. The other arguments are those of `replay`.
 
     Raises what `replay` raises.
     """
@@ -172,7 +173,9 @@ def sweep(
     finished = [piece for piece in pieces if len(piece.misses) == len(runs)]
     grouped = [[piece] for piece in finished] if per_layer else _by_trace(finished)
     return Sweep(
-        rows=pd.DataFrame([_row(group, run, start, per_layer, regret) for group in grouped for run in asked]),
+        rows=pd.DataFrame(
+            [_row(group, run, start, per_layer, regret) for group in grouped for run in asked]
+        ),
         per_layer=per_layer,
         parts_per_row=np.array([len(group) for group in grouped for _ in asked]),
         finished=len(finished),
@@ -206,7 +209,8 @@ def _tasks(
     steps: tuple[int, int] | None,
     workers: int,
 ) -> list[tuple[Piece, Task]]:
-    """Cut the work. With few parts for the workers, a part is read more than once to share its runs."""
+    """Cut the work. With few parts for the workers, a part is read more than once to share its
+    runs."""
     shares = min(len(runs), -(-2 * workers // max(1, len(pieces)))) if workers > 1 else 1
     return [
         (piece, Task(piece.trace, piece.part, tuple(runs[share::shares]), start, seed, steps))

@@ -13,7 +13,7 @@ import pandas as pd
 from hisparse_sim.traces import atomic_path
 
 FORMATS = ("table", "csv", "json", "jsonl", "parquet")
-_NARROWEST = 80  # columns; what a pipe and an old terminal get
+_WIDTH = 80  # columns of a table that does not go to a terminal
 
 
 def write_rows(rows: pd.DataFrame, form: str, output: Path | None) -> None:
@@ -74,29 +74,37 @@ def print_table(
     rows: pd.DataFrame,
     columns: Mapping[str, tuple[str, Callable[[Any], str]]],
     output: Path | None = None,
-    title: str | None = None,
-    caption: str | None = None,
+    before: str = "",
+    after: str = "",
 ) -> None:
     """Print `columns` of `rows`: a mapping of column to (heading, how to show a value).
 
-    Colours only on a terminal and without NO_COLOR. With `output` the plain text goes to that file.
-    """
+    `before` and `after` are lines of text around the table. On a terminal it has the terminal's
+    width; in a pipe and in the file `output` 80 columns, no colours and no trailing blanks."""
     from rich.console import Console
     from rich.table import Table
 
-    buffer = StringIO() if output is not None else None
-    console = Console(file=buffer) if buffer is not None else Console()
-    if not console.is_terminal:
-        console.width = _NARROWEST
-    table = Table(box=None, padding=(0, 2, 0, 0), title=title, title_justify="left", caption=caption)
-    table.title_style = "bold"
-    table.caption_justify = "left"
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     for column, (heading, _) in columns.items():
-        text = pd.api.types.is_string_dtype(rows[column]) or rows[column].dtype == object
-        table.add_column(heading, justify="left" if text else "right", no_wrap=True)
+        number = pd.api.types.is_numeric_dtype(rows[column])
+        table.add_column(heading, justify="right" if number else "left", no_wrap=number)
     for record in rows[list(columns)].to_dict("records"):
         table.add_row(*(columns[str(name)][1](value) for name, value in record.items()))
-    console.print(table)
-    if buffer is not None and output is not None:
+    console = Console(highlight=False, markup=False, emoji=False)
+    plain = output is not None or not console.is_terminal
+    if plain:
+        console = Console(
+            file=StringIO(), width=_WIDTH, color_system=None, highlight=False, markup=False
+        )
+    with console.capture() as captured:
+        for text in (before, table, after):
+            if text:
+                console.print(text, soft_wrap=True)
+    text = captured.get()
+    if plain:
+        text = "".join(line.rstrip() + "\n" for line in text.splitlines())
+    if output is None:
+        sys.stdout.write(text)
+    else:
         with atomic_path(output) as path:
-            Path(path).write_text(buffer.getvalue(), encoding="utf-8")
+            Path(path).write_text(text, encoding="utf-8")

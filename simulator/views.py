@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 
 from hisparse_sim.simulator.tables import print_table
+from hisparse_sim.traces import TraceInfo
 
 Columns = dict[str, tuple[str, Callable[[Any], str]]]
 
@@ -32,7 +33,8 @@ def _gb(value: Any) -> str:
 
 
 def show_sweep(rows: pd.DataFrame, output: Path | None = None) -> None:
-    """Print the rows of a sweep: misses, and below what they cost and what fits, if that was asked for."""
+    """Print the rows of a sweep: misses, and below what they cost and what fits, if that was asked
+    for."""
     columns: Columns = {}
     if rows["trace"].nunique() > 1:
         columns["trace"] = ("trace", str)
@@ -55,24 +57,28 @@ def show_sweep(rows: pd.DataFrame, output: Path | None = None) -> None:
     if priced:
         columns |= {"bytes_per_step": ("MB/step", _mb), "bytes_per_request": ("GB/req", _gb)}
     keys = [name for name in columns if name != "regret"]
-    print_table(rows.drop_duplicates(keys), columns, output, title=_title(rows))
-    if priced:
-        first = rows.iloc[0]
-        fits = rows.drop_duplicates(["buffer", "host_to_device_ratio"])
-        print_table(
-            fits,
-            {
-                "buffer": ("buffer", _count),
-                "host_to_device_ratio": ("ratio", _count),
-                "hot_buffer_bytes": ("hot buffer MB", _mb),
-                "host_bytes_per_request": ("host GB", _gb),
-                "requests_per_gpu": ("requests/GPU", _count),
-                "limit": ("limited by", str),
-            },
-            title=f"\nMemory per request and GPU: {first['model']}, {first['kv_dtype']} KV",
+    print_table(
+        rows.drop_duplicates(keys),
+        columns,
+        output,
+        before=_title(rows),
+        after=_memory(rows) if priced else "",
+    )
+
+
+def _memory(rows: pd.DataFrame) -> str:
+    """Tell what fits, a line per buffer and ratio."""
+    first = rows.iloc[0]
+    lines = [f"Memory, {first['model']} with {first['kv_dtype']} KV:"]
+    for _, row in rows.drop_duplicates(["buffer", "host_to_device_ratio"]).iterrows():
+        lines.append(
+            f"  buffer {row['buffer']:,}, ratio {row['host_to_device_ratio']}: "
+            f"{row['requests_per_gpu']} requests per GPU, limited by: {row['limit']}\n"
+            f"    a request takes {_mb(row['hot_buffer_bytes'])} MB on the GPU and "
+            f"{_gb(row['host_bytes_per_request'])} GB on the host\n"
+            f"    {row['reason']}"
         )
-        for reason in fits["reason"].drop_duplicates():
-            print(f"  {reason}")
+    return "\n" + "\n".join(lines)
 
 
 def _title(rows: pd.DataFrame) -> str:
@@ -88,4 +94,44 @@ def show_policies(rows: pd.DataFrame, output: Path | None = None) -> None:
         rows,
         {"policy": ("policy", str), "summary": ("", str), "reference": ("reference", str)},
         output,
+    )
+
+
+def show_trace_info(info: TraceInfo, output: Path | None = None) -> None:
+    """Print what a trace is, and a line per layer and for all of them."""
+    metadata = info.metadata
+    facts = {
+        "model": metadata.model or "unknown",
+        "provenance": metadata.provenance,
+        "source": metadata.source or "unknown",
+        "dataset": metadata.dataset or "unknown",
+        "holds": f"{len(info.requests)} requests, {len(info.per_layer)} layers"
+        + (f" of {metadata.num_layers}" if metadata.num_layers else "")
+        + f", {info.total.rows:,} rows, {info.total.positions:,} positions",
+        "top_k": f"{metadata.top_k:,}; order within a row: {metadata.order}",
+        "size": f"{info.size_bytes / 1e6:.2f} MB, "
+        f"{info.size_bytes / max(1, info.total.positions):.2f} bytes per position",
+        "sha256": info.sha256,
+    }
+    layers = pd.DataFrame([vars(layer) for layer in (*info.per_layer, info.total)])
+    layers["layer"] = [str(layer.layer) for layer in info.per_layer] + ["all"]
+    layers["seq_len"] = [
+        f"{low:,}-{high:,}"
+        for low, high in zip(layers["seq_len_min"], layers["seq_len_max"], strict=True)
+    ]
+    print_table(
+        layers,
+        {
+            "layer": ("layer", str),
+            "requests": ("requests", _count),
+            "rows": ("rows", _count),
+            "seq_len": ("seq_len", str),
+            "overlap": ("overlap %", _percent),
+            "first_4_share": ("first 4 %", _percent),
+            "recent_256_share": ("last 256 %", _percent),
+        },
+        output,
+        before="\n".join([info.path.name, *(f"  {name:<11}{fact}" for name, fact in facts.items())])
+        + "\n",
+        after="overlap: share of a step's positions that the step before demanded too",
     )

@@ -19,13 +19,8 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
 
     Raises TraceError naming `path` if it cannot be written (an OSError inside the block counts).
     """
+    refuse_unwritable(path)
     target = Path(path)
-    if target.is_dir():
-        raise TraceError(f"{path} cannot be written: it is a folder")
-    if not target.parent.is_dir():
-        raise TraceError(f"{path} cannot be written: there is no folder {target.parent}")
-    if target.exists() and not os.access(target, os.W_OK):
-        raise TraceError(f"{path} cannot be written: it is write-protected")
     try:
         if target.exists() and not target.is_file():
             yield target
@@ -41,3 +36,14 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
             raise
     except OSError as error:
         raise TraceError(f"{path} cannot be written: {error.strerror or error}") from error
+
+
+def refuse_unwritable(path: str | os.PathLike[str]) -> None:
+    """Raise TraceError if `path` can be seen not to be writable; long work asks before it starts."""
+    target = Path(path)
+    if target.is_dir():
+        raise TraceError(f"{path} cannot be written: it is a folder")
+    if not target.parent.is_dir():
+        raise TraceError(f"{path} cannot be written: there is no folder {target.parent}")
+    if not os.access(target if target.exists() else target.parent, os.W_OK):
+        raise TraceError(f"{path} cannot be written: it is write-protected")
