@@ -18,7 +18,7 @@ from hisparse_sim.traces.rules import RowError
 
 Columns = dict[str, list[pa.Array]]
 
-# Encoded, before compression: about a million positions.
+# Of an encoded column, before compression: about a million positions.
 BATCH_BYTES = 1 << 20
 
 
@@ -56,11 +56,14 @@ def decoding(path: Path, place: str = "") -> Iterator[None]:
         ) from error
 
 
-def open_parquet(path: Path, metadata: pq.FileMetaData | None = None) -> pq.ParquetFile:
+def open_parquet(
+    path: Path, metadata: pq.FileMetaData | None = None, buffer_bytes: int = 0
+) -> pq.ParquetFile:
     """Open a Parquet file for reads that do not start threads of their own.
 
     Each call opens the file anew (50 us with `metadata`): a ParquetFile may not be shared
-    between threads. Checksums of pages are verified where the file has them.
+    between threads. Checksums of pages are verified where the file has them. With `buffer_bytes`
+    a column is read from the disk bit by bit, else a row group's column at once.
     """
     with decoding(path):
         return pq.ParquetFile(
@@ -69,6 +72,7 @@ def open_parquet(path: Path, metadata: pq.FileMetaData | None = None) -> pq.Parq
             # Not before the schema is known to have the column: pyarrow looks it up at once.
             read_dictionary=None if metadata is None else ["request"],
             pre_buffer=False,
+            buffer_size=buffer_bytes,
             page_checksum_verification=True,
         )
 
@@ -200,7 +204,8 @@ class _Cursor:
         # (The header of a column would say how many positions there are, but a damaged one ends
         # the process.)
         batch_rows = max(1, BATCH_BYTES * header.num_rows // max(1, header.total_byte_size))
-        self._batches = open_parquet(groups.path, groups.metadata).iter_batches(
+        file = open_parquet(groups.path, groups.metadata, buffer_bytes=BATCH_BYTES)
+        self._batches = file.iter_batches(
             batch_size=batch_rows, row_groups=[group], columns=list(columns), use_threads=False
         )
         self._kept: list[tuple[int, pa.RecordBatch]] = []  # (first row in the group, batch)
