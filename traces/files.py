@@ -39,7 +39,7 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def refuse_unwritable(path: str | os.PathLike[str]) -> None:
-    """Raise TraceError if `path` can be seen not to be writable; long work asks before it starts."""
+    """Raise TraceError if `path` is seen not to be writable; long work asks before it starts."""
     target = Path(path)
     if target.is_dir():
         raise TraceError(f"{path} cannot be written: it is a folder")

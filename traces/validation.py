@@ -115,4 +115,4 @@ class _Notes:
                 f"{trace.shared_groups} row groups hold several (request, layer), which is slow "
                 f"to read; `hisparse-sim trace sample` rewrites the file"
             )
-        return tuple(found)
+        return tuple(f"{trace.path}: {sentence}" for sentence in found)
