@@ -1,7 +1,7 @@
-"""CLOCK: a hand over the slots gives every slot that was hit since its last pass a second chance.
+"""CLOCK: a hand over the slots gives every slot hit since its last pass a second chance.
 
-One bit a slot: 0 when fetched, 1 when hit. The hand clears it in passing and takes the first slot whose bit
-is 0. A slot that the present step demands is passed and keeps its bit.
+One bit a slot: 0 when fetched, 1 when hit. The hand clears it in passing and takes the first slot
+whose bit is 0. A slot that the present step demands is passed and keeps its bit.
 """
 
 from typing import NamedTuple
@@ -32,18 +32,14 @@ def step(state: State, step: Step, now: int) -> None:
         mark[slot] = now
     hand = state.hand[0]
     taken = 0
-    while taken < len(step.victims):
+    while taken < len(step.victims):  # without a branch on the marks: they are hard to predict
         seen = mark[hand]
-        if seen != now and seen != -now:
-            if seen > 0:
-                mark[hand] = 0
-            else:
-                step.victims[taken] = hand
-                mark[hand] = -now
-                taken += 1
-        hand += 1
-        if hand == size:
-            hand = 0
+        evictable = abs(seen) != now
+        takes = evictable & (seen <= 0)
+        step.victims[taken] = hand  # overwritten unless taken
+        taken += takes
+        mark[hand] = seen if not evictable else (-now if takes else 0)
+        hand = hand + 1 if hand + 1 < size else 0
     state.hand[0] = hand
 
 
