@@ -617,3 +617,7 @@ def note(text: str, quiet: bool) -> None:
     """Say something beside the data, on stderr."""
     if not quiet:
         click.echo(text, err=True)
+
+
+if __name__ == "__main__":
+    cli()

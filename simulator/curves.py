@@ -20,8 +20,13 @@ def rolling_curves(swept: Sweep, window: int = 100, skip_steps: int = 0) -> pd.D
     """
     if skip_steps < 0:
         raise ValueError(f"--skip-steps is {skip_steps}; it must not be negative")
-    runs = list(dict.fromkeys(run for piece in swept.pieces for run in piece.misses))
-    return pd.concat([_curve(swept, run, window, skip_steps) for run in runs], ignore_index=True)
+    runs = {
+        (run.policy.name, run.buffer_size): run for piece in swept.pieces for run in piece.misses
+    }
+    asked = swept.rows[["policy", "buffer"]].drop_duplicates().itertuples(index=False, name=None)
+    return pd.concat(
+        [_curve(swept, runs[names], window, skip_steps) for names in asked], ignore_index=True
+    )
 
 
 def _curve(swept: Sweep, run: Run, window: int, skip_steps: int) -> pd.DataFrame:
@@ -36,8 +41,8 @@ def _curve(swept: Sweep, run: Run, window: int, skip_steps: int) -> pd.DataFrame
     if not smoothed:
         longest = max((len(piece.misses[run]) for piece in swept.pieces), default=0)
         raise ValueError(
-            f"the longest request has {longest} steps, too few for a window of {window} after skipping "
-            f"{skip_steps}; choose a smaller --window"
+            f"the longest request has {longest} steps, too few for a window of {window} after "
+            f"skipping {skip_steps}; choose a smaller --window"
         )
     first = min(start for start, _ in smoothed)
     last = max(start + len(values) for start, values in smoothed)

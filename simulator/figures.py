@@ -105,8 +105,10 @@ def check_suffix(path: Path) -> None:
 def save(axes: "Axes", path: Path) -> None:
     """Save the figure of `axes` in the format that the suffix of `path` names, atomically."""
     check_suffix(path)
+    dates: Any = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
+    suffix = path.suffix.lower()
     with styled(), atomic_path(path) as temporary:
-        _root(axes).savefig(temporary, format=path.suffix.lower()[1:])
+        _root(axes).savefig(temporary, format=suffix[1:], metadata=dates.get(suffix))
 
 
 def _root(axes: "Axes") -> "Figure":

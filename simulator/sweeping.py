@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import CancelledError, Executor, Future, ThreadPoolExecutor, as_completed
+from concurrent.futures import Executor, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from itertools import product
 from os import PathLike
@@ -111,6 +111,12 @@ class Piece:
     last_seq_len: int = 0
     accesses: int = 0
     misses: dict[Run, Misses] = field(default_factory=dict)
+
+    def add(self, task: Task, done: Done) -> None:
+        self.first_step = done.first_step
+        self.last_seq_len = done.last_seq_len
+        self.accesses = done.accesses
+        self.misses.update(zip(task.runs, done.misses, strict=True))
 
 
 def sweep(
@@ -235,22 +241,20 @@ def _execute(
     """Run all tasks and store what they come to; an interrupt leaves the rest undone."""
     total_steps = sum(task.part.rows * len(task.runs) for _, task in tasks)
     done_steps = accesses = 0
-    waiting: dict[Future[Done], tuple[Piece, Task]] = {
-        executor.submit(run_task, task): (piece, task) for piece, task in tasks
-    }
+    waiting = {executor.submit(run_task, task): (piece, task) for piece, task in tasks}
     try:
         for future in as_completed(waiting):
             piece, task = waiting[future]
             done = future.result()
-            piece.first_step, piece.accesses = done.first_step, done.accesses
-            piece.last_seq_len = done.last_seq_len
-            piece.misses.update(zip(task.runs, done.misses, strict=True))
+            piece.add(task, done)
             done_steps += task.part.rows * len(task.runs)
             accesses += done.accesses * len(task.runs)
             if progress is not None:
                 progress(Progress(done_steps, total_steps, accesses))
-    except (KeyboardInterrupt, CancelledError):
-        pass  # the caller sees which parts are finished
+    except KeyboardInterrupt:
+        for future, (piece, task) in waiting.items():
+            if not future.cancel() and future.done() and future.exception() is None:
+                piece.add(task, future.result())
     finally:
         for future in waiting:
             future.cancel()
