@@ -3,136 +3,32 @@
 Data goes to stdout, notes and progress to stderr. Exit codes: 0 done, 1 failed, 2 wrong usage.
 """
 
-import glob
-import json
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from importlib import import_module
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from hisparse_sim.traces.options import (
+    FILE_FORMATS,
+    Group,
+    combined,
+    expand,
+    note,
+    open_traces,
+    output_form,
+    output_options,
+    provenance_option,
+    selection_options,
+    several,
+)
+
 if TYPE_CHECKING:
-    import pandas as pd
-
-    from hisparse_sim.simulator.sweeping import Progress, Sweep
+    from hisparse_sim.simulator.sweeping import Sweep
     from hisparse_sim.traces import Trace
-
-Command = TypeVar("Command", bound=Callable[..., Any])
-
-
-class Group(click.Group):
-    """A group that explains errors in one sentence and loads commands of other rooms when
-    needed."""
-
-    def __init__(
-        self, *args: Any, elsewhere: dict[str, tuple[str, str]] | None = None, **kwargs: Any
-    ):
-        """`elsewhere`: name of a command -> (module:attribute, its line in the help)."""
-        super().__init__(*args, **kwargs)
-        self.elsewhere = elsewhere or {}
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted({*super().list_commands(ctx), *self.elsewhere})
-
-    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        if name not in self.elsewhere:
-            return super().get_command(ctx, name)
-        module, attribute = self.elsewhere[name][0].split(":")
-        command: click.Command = getattr(import_module(module), attribute)
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        lines = []
-        for name in self.list_commands(ctx):
-            if name in self.elsewhere:
-                lines.append((name, self.elsewhere[name][1]))
-            elif command := super().get_command(ctx, name):
-                lines.append((name, command.get_short_help_str(limit=70)))
-        with formatter.section("Commands"):
-            formatter.write_dl(lines)
-
-    def invoke(self, ctx: click.Context) -> Any:
-        from hisparse_sim.traces.errors import TraceError
-
-        try:
-            return super().invoke(ctx)
-        except TraceError as error:
-            raise click.ClickException(str(error)) from error
-        except ValueError as error:
-            if isinstance(error, UnicodeError):
-                raise
-            raise click.UsageError(str(error)) from error
-        except OSError as error:
-            if isinstance(error, BrokenPipeError):
-                raise
-            raise click.ClickException(
-                f"{error.filename or ''} {error.strerror or error}".strip()
-            ) from error
-
-
-def several(kind: type[Any]) -> Callable[..., tuple[Any, ...] | None]:
-    """Return a callback for options that are repeated or hold values separated by commas."""
-
-    def parse(
-        ctx: click.Context, parameter: click.Parameter, given: Sequence[str]
-    ) -> tuple[Any, ...] | None:
-        if not given:
-            return None
-        values = []
-        for text in ",".join(given).split(","):
-            try:
-                values.append(kind(text.strip()))
-            except ValueError:
-                raise click.BadParameter(f"{text!r} is not {_NAME_OF[kind]}") from None
-        return tuple(dict.fromkeys(values))
-
-    return parse
-
-
-_NAME_OF = {int: "a whole number", str: "a name", float: "a number"}
-
-
-def step_range(
-    ctx: click.Context, parameter: click.Parameter, given: str | None
-) -> tuple[int, int] | None:
-    """Parse FIRST:STOP, either of which may be left out."""
-    if given is None:
-        return None
-    first, colon, stop = given.partition(":")
-    try:
-        steps = int(first or 0), int(stop or 2**31 - 1)
-    except ValueError:
-        steps = (0, 0)
-    if not colon or steps[0] >= steps[1]:
-        raise click.BadParameter(f"{given!r} is not FIRST:STOP, as in 0:500 or 100:")
-    return steps
-
-
-def combined(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
-    """Return one decorator for several options, in the order in which help shows them."""
-
-    def decorate(command: Command) -> Command:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return decorate
 
 
 traces_argument = click.argument("traces", nargs=-1, metavar="[TRACE]...")
-provenance_option = click.option(
-    "--provenance", help="Where the positions come from, for a trace that does not say."
-)
-selection_options = combined(
-    click.option("--request", "requests", multiple=True, callback=several(str), help="Only these."),
-    click.option("--layer", "layers", multiple=True, callback=several(int), help="Only these."),
-    click.option(
-        "--steps", callback=step_range, metavar="FIRST:STOP", help="Only steps FIRST..STOP-1."
-    ),
-)
 replay_options = combined(
     click.option(
         "--policy",
@@ -162,18 +58,6 @@ replay_options = combined(
     click.option("--jobs", type=click.IntRange(1), help="Threads.  [default: all cores]"),
     click.option("--quiet", is_flag=True, help="No progress and no notes on stderr."),
 )
-output_options = combined(
-    click.option(
-        "--format",
-        "form",
-        type=click.Choice(["table", "csv", "json", "jsonl", "parquet"]),
-        help="[default: the suffix of -o, else table]",
-    ),
-    click.option(
-        "-o", "--output", type=click.Path(path_type=Path), help="Write to this file, not to stdout."
-    ),
-)
-
 _SIMULATOR = "hisparse_sim.simulator.commands"
 _TRACES = "hisparse_sim.traces.commands"
 
@@ -267,6 +151,7 @@ def sweep(
     hisparse-sim sweep trace.parquet --per-layer -o rows.parquet
     """
     from hisparse_sim.simulator.costs import add_costs
+    from hisparse_sim.simulator.tables import stamped, write_rows
     from hisparse_sim.simulator.views import show_sweep
 
     costs = {
@@ -289,7 +174,7 @@ def sweep(
     parameters = {**{k: options[k] for k in ("requests", "layers", "steps")}}
     if model is not None:
         parameters |= costs
-    write(stamped(rows, opened, options["seed"], parameters), form, output)
+    write_rows(stamped(rows, opened, options["seed"], parameters), form, output)
 
 
 @cli.command()
@@ -306,7 +191,7 @@ def sweep(
 @click.option(
     "--format",
     "form",
-    type=click.Choice(["csv", "json", "jsonl", "parquet"]),
+    type=click.Choice(FILE_FORMATS),
     help="Data instead of a figure.",
 )
 @click.option(
@@ -338,6 +223,7 @@ def curve(
     """
     from hisparse_sim.simulator import figures
     from hisparse_sim.simulator.curves import rolling_curves
+    from hisparse_sim.simulator.tables import stamped, write_rows
 
     form = output_form(form, output)
     path = output or Path("curve.png")
@@ -351,7 +237,7 @@ def curve(
     curves = rolling_curves(swept, window, skip_steps)
     if form != "table":
         parameters = {"window": window, "skip_steps": skip_steps, "start": options["start"]}
-        write(stamped(curves, opened, options["seed"], parameters), form, output)
+        write_rows(stamped(curves, opened, options["seed"], parameters), form, output)
         return
     metadata = opened[0].metadata
     origin = f"{metadata.provenance} trace {opened[0].name} ({metadata.model}); simulated"
@@ -366,6 +252,7 @@ def list_policies(form: str | None, output: Path | None) -> None:
     import pandas as pd
 
     from hisparse_sim.policies import POLICIES
+    from hisparse_sim.simulator.tables import write_rows
     from hisparse_sim.simulator.views import show_policies
 
     rows = pd.DataFrame(
@@ -378,7 +265,7 @@ def list_policies(form: str | None, output: Path | None) -> None:
     if form == "table":
         show_policies(rows, output)
     else:
-        write(rows, form, output)
+        write_rows(rows, form, output)
 
 
 _CAPTURE = {
@@ -409,6 +296,7 @@ def info(path: str | None, provenance: str | None, form: str | None, output: Pat
 
     import pandas as pd
 
+    from hisparse_sim.simulator.tables import write_rows
     from hisparse_sim.simulator.views import show_trace_info
     from hisparse_sim.traces import info as describe
 
@@ -422,7 +310,7 @@ def info(path: str | None, provenance: str | None, form: str | None, output: Pat
     rows.insert(0, "trace", described.path.stem)
     rows.insert(1, "provenance", described.metadata.provenance)
     rows["trace_sha256"] = described.sha256
-    write(rows, form, output)
+    write_rows(rows, form, output)
 
 
 @trace.command()
@@ -471,26 +359,6 @@ def sample(path: str, output: Path, provenance: str | None, **selection: Any) ->
     note(f"wrote {output}", quiet=False)
 
 
-def expand(patterns: Sequence[str]) -> list[str]:
-    """Return the files that paths and globs name, each once."""
-    paths = []
-    for pattern in patterns:
-        found = sorted(glob.glob(pattern)) if glob.has_magic(pattern) else [pattern]
-        if not found:
-            raise click.UsageError(f"no file matches {pattern}")
-        paths.extend(found)
-    return list(dict.fromkeys(paths))
-
-
-def open_traces(patterns: Sequence[str], provenance: str | None) -> list["Trace"]:
-    """Open the files that paths and globs name; the bundled sample if there are none."""
-    from hisparse_sim.traces import open_trace, sample_path
-
-    if not patterns:
-        return [open_trace(sample_path())]
-    return [open_trace(path, provenance) for path in expand(patterns)]
-
-
 def choose_model(name: str | None, opened: Sequence["Trace"], quiet: bool) -> Any:
     """Return the profile of the model: the one named, else the trace's, else glm-5.1 with a
     note."""
@@ -519,6 +387,7 @@ def run_sweep(
     """Sweep with progress on stderr; say so if it was interrupted."""
     from hisparse_sim.policies import POLICIES
     from hisparse_sim.simulator import sweep as run
+    from hisparse_sim.simulator.progress import progress
 
     top_k = max(trace.metadata.top_k for trace in opened)
     buffers = buffers or (top_k, 2 * top_k, 3 * top_k)
@@ -535,88 +404,6 @@ def run_sweep(
         if not swept.finished:
             raise click.exceptions.Exit(1)
     return swept
-
-
-@contextmanager
-def progress(quiet: bool) -> Iterator[Callable[["Progress"], None] | None]:
-    """Show a bar with rate and remaining time on stderr, if that is a terminal."""
-    from threading import Timer
-
-    from rich.console import Console
-    from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as ProgressBar
-
-    # Loading compiled loops takes a moment; longer than that, it is the first run and they are
-    # made.
-    compiling = Timer(1.0, note, ("compiling the replay loops (first run only)", quiet))
-    compiling.daemon = True
-    compiling.start()
-    bar = ProgressBar(
-        TextColumn("replaying"),
-        BarColumn(),
-        TextColumn("{task.fields[rate]}"),
-        TimeRemainingColumn(),
-        console=Console(stderr=True),
-        transient=True,
-        disable=quiet or not sys.stderr.isatty(),
-    )
-    with bar:
-        task = bar.add_task("", total=None, rate="")
-
-        def report(now: "Progress") -> None:
-            compiling.cancel()
-            elapsed = bar.tasks[0].elapsed or 0
-            rate = f"{now.accesses / elapsed / 1e6:.0f} M accesses/s" if elapsed else ""
-            bar.update(task, completed=now.steps, total=now.total_steps, rate=rate)
-
-        try:
-            yield report
-        finally:
-            compiling.cancel()
-
-
-def output_form(form: str | None, output: Path | None) -> str:
-    """Return the format asked for, else that of the file's suffix, else table.
-
-    Refuses at once what could not be written after the work.
-    """
-    from hisparse_sim.traces.files import refuse_unwritable
-
-    if output is not None:
-        refuse_unwritable(output)
-    elif form == "parquet":
-        raise click.UsageError("parquet is binary: name a file with -o")
-    suffix = output.suffix.lower().lstrip(".") if output else ""
-    return form or (suffix if suffix in ("csv", "json", "jsonl", "parquet") else "table")
-
-
-def stamped(
-    rows: "pd.DataFrame", opened: Sequence["Trace"], seed: int, parameters: dict[str, Any]
-) -> "pd.DataFrame":
-    """Add to every row what is needed to get it again."""
-    from importlib.metadata import version
-
-    digests = {trace.name: trace.sha256 for trace in opened}
-    only = opened[0].sha256 if len(opened) == 1 else None
-    return rows.assign(
-        seed=seed,
-        parameters=json.dumps({k: v for k, v in parameters.items() if v is not None}),
-        trace_sha256=only or rows["trace"].map(digests),
-        version=version("hisparse-sim"),
-    )
-
-
-def write(rows: "pd.DataFrame", form: str, output: Path | None) -> None:
-    """Write rows as data."""
-    from hisparse_sim.simulator.tables import write_rows
-
-    write_rows(rows, form, output)
-
-
-def note(text: str, quiet: bool) -> None:
-    """Say something beside the data, on stderr."""
-    if not quiet:
-        click.echo(text, err=True)
 
 
 if __name__ == "__main__":

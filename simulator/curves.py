@@ -24,9 +24,12 @@ def rolling_curves(swept: Sweep, window: int = 100, skip_steps: int = 0) -> pd.D
         (run.policy.name, run.buffer_size): run for piece in swept.pieces for run in piece.misses
     }
     asked = swept.rows[["policy", "buffer"]].drop_duplicates().itertuples(index=False, name=None)
-    return pd.concat(
+    curves = pd.concat(
         [_curve(swept, runs[names], window, skip_steps) for names in asked], ignore_index=True
     )
+    curves.insert(0, "trace", ", ".join(swept.rows["trace"].drop_duplicates()))
+    curves.insert(1, "provenance", ", ".join(swept.rows["provenance"].drop_duplicates()))
+    return curves
 
 
 def _curve(swept: Sweep, run: Run, window: int, skip_steps: int) -> pd.DataFrame:

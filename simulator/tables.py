@@ -3,17 +3,35 @@
 import json
 import math
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import version
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from hisparse_sim.traces import atomic_path
+from hisparse_sim.traces import Trace, atomic_path
 
 FORMATS = ("table", "csv", "json", "jsonl", "parquet")
 _WIDTH = 80  # columns of a table that does not go to a terminal
+
+
+def stamped(
+    rows: pd.DataFrame, traces: Sequence[Trace], seed: int, parameters: Mapping[str, Any]
+) -> pd.DataFrame:
+    """Add to every row what is needed to compute it again.
+
+    `parameters`: what is no column, such as the selection of layers; None stands for the default.
+    """
+    digests = {trace.name: trace.sha256 for trace in traces}
+    given = {name: value for name, value in parameters.items() if value is not None}
+    return rows.assign(
+        seed=seed,
+        parameters=json.dumps(given),
+        trace_sha256=rows["trace"].map(digests),
+        version=version("hisparse-sim"),
+    )
 
 
 def write_rows(rows: pd.DataFrame, form: str, output: Path | None) -> None:

@@ -23,8 +23,11 @@ def swept(tmp_path_factory: pytest.TempPathFactory) -> hs.Sweep:
 def smoothed(swept: hs.Sweep, piece: int, window: int, skip: int = 0) -> dict[int, float]:
     """The slow way: the mean of the last `window` misses, by step."""
     chosen = swept.pieces[piece]
-    run = next(iter(chosen.misses))
-    misses = chosen.misses[run]
+    misses = next(
+        misses
+        for run, misses in chosen.misses.items()
+        if (run.policy.name, run.buffer_size) == ("lru", 8)
+    )
     return {
         chosen.first_step + i: float(np.mean(misses[i - window + 1 : i + 1]))
         for i in range(skip + window - 1, len(misses))

@@ -1,0 +1,182 @@
+"""What the command lines of all rooms share: options that parse alike, files, notes.
+
+Data goes to stdout, notes and progress to stderr. Nothing here loads a heavy library.
+"""
+
+import glob
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from hisparse_sim.traces.reader import Trace
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+FILE_FORMATS = ("csv", "json", "jsonl", "parquet")
+
+
+class Group(click.Group):
+    """A group that explains errors in one sentence and loads commands of other rooms when
+    needed."""
+
+    def __init__(
+        self, *args: Any, elsewhere: dict[str, tuple[str, str]] | None = None, **kwargs: Any
+    ):
+        """`elsewhere`: name of a command -> (module:attribute, its line in the help)."""
+        super().__init__(*args, **kwargs)
+        self.elsewhere = elsewhere or {}
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted({*super().list_commands(ctx), *self.elsewhere})
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in self.elsewhere:
+            return super().get_command(ctx, name)
+        module, attribute = self.elsewhere[name][0].split(":")
+        command: click.Command = getattr(import_module(module), attribute)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        lines = []
+        for name in self.list_commands(ctx):
+            if name in self.elsewhere:
+                lines.append((name, self.elsewhere[name][1]))
+            elif command := super().get_command(ctx, name):
+                lines.append((name, command.get_short_help_str(limit=70)))
+        with formatter.section("Commands"):
+            formatter.write_dl(lines)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        from hisparse_sim.traces.errors import TraceError
+
+        try:
+            return super().invoke(ctx)
+        except TraceError as error:
+            raise click.ClickException(str(error)) from error
+        except ValueError as error:
+            if isinstance(error, UnicodeError):
+                raise
+            raise click.UsageError(str(error)) from error
+        except OSError as error:
+            if isinstance(error, BrokenPipeError):
+                raise
+            raise click.ClickException(
+                f"{error.filename or ''} {error.strerror or error}".strip()
+            ) from error
+
+
+def several(kind: type[Any]) -> Callable[..., tuple[Any, ...] | None]:
+    """Return a callback for options that are repeated or hold values separated by commas."""
+
+    def parse(
+        ctx: click.Context, parameter: click.Parameter, given: Sequence[str]
+    ) -> tuple[Any, ...] | None:
+        if not given:
+            return None
+        values = []
+        for text in ",".join(given).split(","):
+            try:
+                values.append(kind(text.strip()))
+            except ValueError:
+                raise click.BadParameter(f"{text!r} is not {_NAME_OF[kind]}") from None
+        return tuple(dict.fromkeys(values))
+
+    return parse
+
+
+_NAME_OF = {int: "a whole number", str: "a name", float: "a number"}
+
+
+def step_range(
+    ctx: click.Context, parameter: click.Parameter, given: str | None
+) -> tuple[int, int] | None:
+    """Parse FIRST:STOP, either of which may be left out."""
+    if given is None:
+        return None
+    first, colon, stop = given.partition(":")
+    try:
+        steps = int(first or 0), int(stop or 2**31 - 1)
+    except ValueError:
+        steps = (0, 0)
+    if not colon or steps[0] >= steps[1]:
+        raise click.BadParameter(f"{given!r} is not FIRST:STOP, as in 0:500 or 100:")
+    return steps
+
+
+def combined(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
+    """Return one decorator for several options, in the order in which help shows them."""
+
+    def decorate(command: Command) -> Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+provenance_option = click.option(
+    "--provenance", help="Where the positions come from, for a trace that does not say."
+)
+selection_options = combined(
+    click.option("--request", "requests", multiple=True, callback=several(str), help="Only these."),
+    click.option("--layer", "layers", multiple=True, callback=several(int), help="Only these."),
+    click.option(
+        "--steps", callback=step_range, metavar="FIRST:STOP", help="Only steps FIRST..STOP-1."
+    ),
+)
+output_options = combined(
+    click.option(
+        "--format",
+        "form",
+        type=click.Choice(["table", *FILE_FORMATS]),
+        help="[default: the suffix of -o, else table]",
+    ),
+    click.option(
+        "-o", "--output", type=click.Path(path_type=Path), help="Write to this file, not to stdout."
+    ),
+)
+
+
+def expand(patterns: Sequence[str]) -> list[str]:
+    """Return the files that paths and globs name, each once."""
+    paths = []
+    for pattern in patterns:
+        found = sorted(glob.glob(pattern)) if glob.has_magic(pattern) else [pattern]
+        if not found:
+            raise click.UsageError(f"no file matches {pattern}")
+        paths.extend(found)
+    return list(dict.fromkeys(paths))
+
+
+def open_traces(patterns: Sequence[str], provenance: str | None) -> list["Trace"]:
+    """Open the files that paths and globs name; the bundled sample if there are none."""
+    from hisparse_sim.traces import open_trace, sample_path
+
+    if not patterns:
+        return [open_trace(sample_path())]
+    return [open_trace(path, provenance) for path in expand(patterns)]
+
+
+def output_form(form: str | None, output: Path | None) -> str:
+    """Return the format asked for, else that of the file's suffix, else table.
+
+    Refuses at once what could not be written after the work.
+    """
+    from hisparse_sim.traces.files import refuse_unwritable
+
+    if output is not None:
+        refuse_unwritable(output)
+    elif form == "parquet":
+        raise click.UsageError("parquet is binary: name a file with -o")
+    suffix = output.suffix.lower().lstrip(".") if output else ""
+    return form or (suffix if suffix in FILE_FORMATS else "table")
+
+
+def note(text: str, quiet: bool) -> None:
+    """Say something beside the data, on stderr."""
+    if not quiet:
+        click.echo(text, err=True)
