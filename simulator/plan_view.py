@@ -1,0 +1,156 @@
+"""How plans, serving runs and reproduced figures look on a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import pandas as pd
+
+from hisparse_sim.simulator.tables import print_table
+
+if TYPE_CHECKING:
+    from hisparse_sim.simulator.hardware import Hardware
+    from hisparse_sim.simulator.plan import Aim, Finding, MissesOf, Plan
+    from hisparse_sim.simulator.prediction import Setting
+
+Columns = dict[str, tuple[str, Callable[[Any], str]]]
+
+
+def _count(value: Any) -> str:
+    return f"{value:,.0f}"
+
+
+def _one(value: Any) -> str:
+    return f"{value:,.1f}"
+
+
+def _percent(value: Any) -> str:
+    return f"{100 * value:.1f}"
+
+
+def _signed(value: Any) -> str:
+    return f"{100 * value:+.1f} %"
+
+
+_CANDIDATES: Columns = {
+    "buffer": ("buffer", _count),
+    "ratio": ("ratio", _count),
+    "miss_rate": ("miss %", _percent),
+    "batch": ("a rank", _count),
+    "limit": ("limited by", str),
+    "tokens_per_s": ("tok/s", _count),
+    "tpot_ms": ("TPOT ms", _one),
+    "host_gb": ("host GB", _count),
+}
+
+
+def show_plan(plan: Plan, rows: pd.DataFrame, after: str, output: Path | None = None) -> None:
+    """The choice with its reasons, the table of candidates, and the text `after`."""
+    lines = []
+    if plan.best is not None:
+        lines.append(f"Best: device_buffer_size {plan.best['buffer']}, ratio {plan.best['ratio']}")
+    lines += [f"  {reason}" for reason in plan.reasons]
+    lines += ["", "Candidates (host GB: pinned by all ranks)"]
+    refused = [
+        f"B {row['buffer']:,}, ratio {row['ratio']} cannot run: {row['reason']}"
+        for row in rows[rows["requests"] == 0].to_dict("records")
+    ]
+    print_table(
+        rows[rows["requests"] > 0],
+        _CANDIDATES,
+        output,
+        before="\n".join(lines),
+        after="\n".join([*refused, after]),
+    )
+
+
+def extras(
+    plan: Plan,
+    setting: Setting,
+    aim: Aim,
+    misses_of: MissesOf,
+    policy: str,
+    grace: Hardware,
+) -> str:
+    """Targets, break-even, sensitivity, better eviction, C2C and flags of the choice, in lines."""
+    from dataclasses import replace
+
+    from hisparse_sim.simulator.plan import on_link, policy_value
+
+    if plan.best is None:
+        return ""
+    size, ratio = int(plan.best["buffer"]), int(plan.best["ratio"])
+    chosen = replace(setting, device_buffer_size=size, ratio=ratio, misses=misses_of(policy, size))
+    crossing = "never in this range" if plan.break_even is None else f"{plan.break_even} requests"
+    rates = ", ".join(f"{value:,.0f}" for value in plan.sensitivity["tokens_per_s"])
+    lines = [
+        "",
+        f"Smallest buffer that meets the targets: {plan.smallest_buffer}",
+        f"Break-even concurrency: {crossing}",
+        f"Misses times 0, 0.5, 1, 1.5, 2: {rates} tok/s",
+    ]
+    policies = list(dict.fromkeys((policy, "fifo", "lru", "arc", "belady")))
+    for row in policy_value(chosen, aim, misses_of, policies).to_dict("records")[1:]:
+        lines.append(
+            f"Evicting by {row['policy']}: {100 * row['miss_rate']:.1f} % misses,"
+            f" {100 * row['more_tokens']:+.1f} % tokens"
+        )
+    batch = int(plan.best["batch"])
+    linked = on_link(chosen, grace).steady_tokens_per_s(aim.prompt, aim.output, batch)
+    lines += [
+        f"With the host link of {grace.name} ({grace.link_bytes_per_s / 1e9:.0f} GB/s), same"
+        f" compute: {linked:,.0f} tok/s",
+        "",
+        f"Flags: {plan.flags}",
+    ]
+    return "\n".join(lines)
+
+
+def show_findings(findings: Sequence[Finding]) -> None:
+    """What is wrong with a configuration."""
+    for finding in findings:
+        click.echo(f"{finding.severity}: {finding.text}")
+    if not findings:
+        click.echo("nothing wrong with this configuration at this load")
+
+
+def show_served(rows: pd.DataFrame, output: Path | None = None) -> None:
+    """One line a run: rate, latencies in ms and s, and the shares of the time in per cent."""
+    columns: Columns = {
+        "mode": ("mode", str),
+        "load": ("load", str),
+        "tokens_per_s": ("tok/s", _count),
+        "tpot_p50_ms": ("TPOT", _one),
+        "ttft_p50_s": ("TTFT s", _one),
+        "running": ("running", _one),
+        "waiting": ("queued", _one),
+        "prefill": ("prefill", _percent),
+        "swap_in": ("swap-in", _percent),
+    }
+    refused = [
+        f"{row['mode']}, {row['load']}: {row['refused']} requests too long, refused"
+        for row in rows[rows["refused"] > 0].to_dict("records")
+    ]
+    print_table(rows, columns, output, after="\n".join(refused))
+
+
+def show_reproduced(rows: pd.DataFrame, output: Path | None = None) -> None:
+    """Published, ours and error in a table; below, how each was obtained and what stays open."""
+    numbered = rows.assign(number=range(1, len(rows) + 1))
+    columns: Columns = {
+        "number": ("", str),
+        "what": ("figure", str),
+        "published": ("published", lambda value: f"{value:,.4g}"),
+        "ours": ("ours", lambda value: f"{value:,.4g}"),
+        "error": ("error", _signed),
+    }
+    notes = []
+    for row in numbered.to_dict("records"):
+        notes.append(f"{row['number']}. {row['how']}")
+        if row["gap"]:
+            notes.append(f"   {row['gap']}")
+        notes.append(f"   published: {row['source']}")
+    print_table(numbered, columns, output, after="\n".join(notes))

@@ -1,0 +1,273 @@
+"""Published figures redone: what was published, what the models here give, and how it was obtained.
+
+The figures and their scenarios are data (profiles/published.toml). No model reads them.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from hisparse_sim.simulator import profiles
+from hisparse_sim.simulator.deployment import Deployment, rank_weight_bytes
+from hisparse_sim.simulator.hardware import load_hardware
+from hisparse_sim.simulator.memory import (
+    baseline_pool_tokens,
+    full_kv_bytes,
+    hot_buffer_bytes,
+)
+from hisparse_sim.simulator.missing import LayerMisses, layer_misses
+from hisparse_sim.simulator.models import load_model
+from hisparse_sim.simulator.prediction import Setting, steps_for
+from hisparse_sim.simulator.serving import Workload, serve
+from hisparse_sim.simulator.steptimes import LAYOUTS
+from hisparse_sim.traces import Trace, open_trace, sample_path
+
+GIB = 1 << 30
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Reproduced:
+    """One published figure and ours."""
+
+    what: str
+    published: float
+    ours: float
+    at_least: bool  # the published figure is a lower bound
+    how: str
+    gap: str
+    source: str
+
+    @property
+    def error(self) -> float:
+        """ours / published - 1; 0 where a lower bound is kept."""
+        if self.at_least and self.ours >= self.published:
+            return 0.0
+        return self.ours / self.published - 1
+
+
+def read_published() -> dict[str, Any]:
+    """The shipped figures as tables: sources, memory, serving, decode."""
+    text = (files(profiles) / "published.toml").read_text(encoding="utf-8")
+    return tomllib.loads(text)
+
+
+def _memory(entry: Mapping[str, Any]) -> tuple[float, str]:
+    model = load_model(entry.get("model", "glm-5.1"))
+    formula = entry["formula"]
+    if formula == "request_gb":
+        return full_kv_bytes(model, "bf16", entry["tokens"]) / 1e9, "items and keys of all layers"
+    if formula == "hot_buffer_gb":
+        return hot_buffer_bytes(model, "bf16", entry["buffer"]) / 1e9, "items of B + 64 slots"
+    if formula == "weights_gib":
+        weights = rank_weight_bytes(model, LAYOUTS[entry["layout"]])
+        return weights / GIB, "from the config's dimensions"
+    if formula == "requests_in":
+        pool = round(entry["pool_gb"] * 1e9)
+        tokens = baseline_pool_tokens(pool, model.layers, model.item_bytes("bf16"))
+        return float(tokens // entry["tokens"]), "pool tokens over request tokens"
+    # rule_of_thumb: host memory over the items of a pool that does not shrink with the ratio.
+    pool = baseline_pool_tokens(30 * GIB, model.layers, model.item_bytes("bf16"))
+    held = 8 * pool * model.layers * model.item_bytes("bf16")
+    return entry["host_tb"] * 1e12 / held, "host memory over the items of 8 pools of 30 GiB"
+
+
+class _Runs:
+    """Serving runs of one trace, each made once."""
+
+    def __init__(self, trace: Trace, policy: str) -> None:
+        self.misses: Callable[[int], LayerMisses] = cache(
+            lambda size: layer_misses(trace, policy, size)
+        )
+        self._rates: dict[tuple[Any, ...], tuple[float, str]] = {}
+
+    def setting(self, entry: Mapping[str, Any], mode: str, pool_gib: float | None) -> Setting:
+        model = load_model(entry.get("model", "glm-5.1"))
+        hardware = load_hardware(entry.get("hardware", "h200"))
+        layout = entry.get("layout", "dp8-tp8")
+        pool = round(pool_gib * GIB) if pool_gib else None
+        deployment = Deployment(model, hardware, LAYOUTS[layout], pool_bytes=pool)
+        size = entry.get("buffer", 4096)
+        return Setting(
+            deployment,
+            steps_for(model, hardware, layout, "bf16"),
+            mode,
+            size,
+            entry.get("ratio", 8),
+            self.misses(size) if mode != "baseline" else None,
+            disaggregated=entry.get("disaggregated", False),
+        )
+
+    def tokens_per_s(
+        self, entry: Mapping[str, Any], mode: str, pool_gib: float | None
+    ) -> tuple[float, str]:
+        workload = Workload(
+            entry.get("prompt", 32_768),
+            entry.get("output", 8192),
+            entry["requests"],
+            concurrency=entry["concurrency"],
+            range_ratio=entry.get("range_ratio", 1.0),
+        )
+        key = (workload, mode, pool_gib, entry.get("ratio"), entry.get("buffer"))
+        if key not in self._rates:
+            setting = self.setting(entry, mode, pool_gib)
+            served = serve(setting.server(), workload)
+            how = f"{served.running:.0f} of {workload.concurrency} decode"
+            if served.finished:
+                shares = served.times
+                how += (
+                    f" at {served.tpot_ms(50):.1f} ms; prefill"
+                    f" {shares.prefill / served.makespan:.0%}, swap-in"
+                    f" {shares.swap_in / served.makespan:.0%} of the time"
+                )
+            else:
+                longest = min(setting.pool.device_tokens, setting.deployment.model.context) - 1
+                how = f"every request refused: the longest is {longest:,} tokens"
+            self._rates[key] = served.output_tokens_per_s, how
+        return self._rates[key]
+
+    def serving(self, entry: Mapping[str, Any]) -> tuple[float, str]:
+        pool = entry.get("pool_gib")
+        ours, how = self.tokens_per_s(entry, entry["mode"], pool)
+        if "against" in entry:
+            other, _ = self.tokens_per_s(
+                entry, entry["against"], entry.get("baseline_pool_gib", pool)
+            )
+            how = f"{ours:,.0f} over {other:,.0f} tokens/s; {how}"
+            ours = ours / other if other else float("nan")
+        return ours, how
+
+    def decode(self, entry: Mapping[str, Any]) -> tuple[float, str]:
+        """The largest gain of decode alone over the contexts listed."""
+        best, how = 0.0, "nothing fits"
+        for prompt in entry["contexts"]:
+            rates = []
+            for mode in ("hisparse", "baseline"):
+                setting = replace(self.setting(entry, mode, None), disaggregated=True)
+                held, _ = setting.resident(prompt, entry["output"])
+                batch = min(held, entry["concurrency"] // setting.ranks)
+                rates.append((setting.steady_tokens_per_s(prompt, entry["output"], batch), batch))
+            (ours, ours_batch), (other, other_batch) = rates
+            if other and ours / other > best:
+                best = ours / other
+                how = (
+                    f"{prompt:,} tokens: {ours_batch} a rank, {ours:,.0f} tokens/s, over"
+                    f" {other_batch}, {other:,.0f}"
+                )
+        return best, how
+
+
+def reproduce(
+    trace: Trace | None = None, policy: str = "lru", progress: Progress | None = None
+) -> Iterator[Reproduced]:
+    """Redo every published figure, one after the other.
+
+    `trace`: whose misses are replayed (None: the bundled sample). `progress` gets each name first.
+    """
+    published = read_published()
+    runs = _Runs(trace or open_trace(sample_path()), policy)
+    kinds = {"memory": _memory, "serving": runs.serving, "decode": runs.decode}
+    for kind, compute in kinds.items():
+        for entry in published[kind]:
+            if progress:
+                progress(entry["what"])
+            ours, how = compute(entry)
+            assumed = entry.get("assumed", "")
+            yield Reproduced(
+                what=entry["what"],
+                published=float(entry["value"]),
+                ours=ours,
+                at_least=entry.get("at_least", False),
+                how=f"{how} ({assumed})" if assumed else how,
+                gap=entry["gap"],
+                source=published["sources"][entry["source"]],
+            )
+
+
+def table(rows: list[Reproduced]) -> pd.DataFrame:
+    """Tidy rows: what, published, ours, error, how, gap, source."""
+    return pd.DataFrame(
+        [
+            {
+                "what": row.what,
+                "published": row.published,
+                "ours": row.ours,
+                "error": row.error,
+                "how": row.how,
+                "gap": row.gap,
+                "source": row.source,
+            }
+            for row in rows
+        ]
+    )
+
+
+def throughput_curves(trace: Trace, policy: str = "lru") -> pd.DataFrame:
+    """Our rates for 32k/8k on 8 x H200: columns line, concurrency, tokens_per_s."""
+    runs = _Runs(trace, policy)
+    lines = (
+        ("baseline", "baseline", None),
+        ("baseline, pool 10 GiB", "baseline", 10.0),
+        ("HiSparse", "hisparse", None),
+        ("copies free", "oracle", None),
+    )
+    return pd.DataFrame(
+        [
+            {
+                "line": name,
+                "concurrency": concurrency,
+                "tokens_per_s": runs.tokens_per_s(
+                    {"requests": 4 * concurrency, "concurrency": concurrency}, mode, pool
+                )[0],
+            }
+            for name, mode, pool in lines
+            for concurrency in (8, 16, 32, 64, 128, 256)
+        ]
+    )
+
+
+def plot_throughput(trace: Trace, policy: str, path: Path) -> None:
+    """Draw `throughput_curves` beside the published points of the same workload into `path`."""
+    from hisparse_sim.simulator.figures import COLOURS, DASHES, check_suffix, new_axes, save, styled
+
+    check_suffix(path)
+    curves = throughput_curves(trace, policy)
+    points = [
+        entry
+        for entry in read_published()["serving"]
+        if not {"against", "prompt", "pool_gib", "range_ratio"} & set(entry)
+    ]
+    with styled():
+        axes = new_axes(6.4, 3.6)
+        for (name, line), colour, dash in zip(
+            curves.groupby("line", sort=False), COLOURS, DASHES, strict=False
+        ):
+            axes.plot(
+                line["concurrency"], line["tokens_per_s"], color=colour, linestyle=dash, label=name
+            )
+        for source, marker in (("user", "o"), ("paper", "s")):
+            own = [entry for entry in points if entry["source"] == source]
+            axes.plot(
+                [entry["concurrency"] for entry in own],
+                [entry["value"] for entry in own],
+                marker,
+                color="black",
+                markerfacecolor="none",
+                label=f"published ({source})",
+            )
+        axes.set_xscale("log", base=2)
+        axes.set_xticks([8, 16, 32, 64, 128, 256], ["8", "16", "32", "64", "128", "256"])
+        axes.set_ylim(bottom=0)
+        axes.set_xlabel("concurrent requests")
+        axes.set_ylabel("output tokens per second")
+        axes.set_title("GLM-5.1-FP8 on 8 x H200, 32k in, 8k out")
+        axes.legend()
+        save(axes, path)

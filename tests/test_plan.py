@@ -1,0 +1,286 @@
+"""Planning: the choice, its limits, break-even, configurations; predictions behind it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from hisparse_sim.simulator.deployment import Deployment
+from hisparse_sim.simulator.hardware import load_hardware
+from hisparse_sim.simulator.missing import LayerMisses, layer_misses
+from hisparse_sim.simulator.models import load_model
+from hisparse_sim.simulator.plan import (
+    Aim,
+    break_even,
+    check_config,
+    launch_flags,
+    make_plan,
+    on_link,
+    policy_value,
+    read_config,
+    scale_misses,
+)
+from hisparse_sim.simulator.prediction import Setting, serve_all, steps_for
+from hisparse_sim.simulator.profiles import ProfileError
+from hisparse_sim.simulator.serving import Workload, serve
+from hisparse_sim.simulator.steptimes import LAYOUTS, load_step_times
+from hisparse_sim.simulator.swapin import measured_swap_in
+
+GIB = 1 << 30
+GLM, H200 = load_model("glm-5.1"), load_hardware("h200")
+DEPLOYMENT = Deployment(GLM, H200, LAYOUTS["dp8-tp8"])
+STEPS = load_step_times("glm-5.1", "h200")
+AIM = Aim(32_768, 8192, 256)
+
+
+def made_up(policy: str, size: int) -> LayerMisses:
+    """Misses that fall with the buffer: 2,048 x 2,048 / B, half for belady."""
+    mean = 2048 * 1024 / size * (0.5 if policy == "belady" else 1.0)
+    return LayerMisses("made up", "synthetic", "", policy, size, "staged", (mean,), 2048, 33_000)
+
+
+def setting(mode: str = "hisparse", size: int = 4096, ratio: int = 8, **more: object) -> Setting:
+    misses = made_up("lru", size) if mode != "baseline" else None
+    return Setting(DEPLOYMENT, STEPS, mode, size, ratio, misses, **more)  # type: ignore[arg-type]
+
+
+def test_residents_by_hand() -> None:
+    # P = 97,344 at R = 8. The last prompt needs 32,768 + 4,096 + 64; beside it 4,160 + 401 each.
+    pool = setting().pool
+    assert (pool.device_tokens, pool.logical_tokens) == (97_344, 778_752)
+    assert setting().resident(32_768, 8192) == ((97_344 - 36_928) // 4561 + 1, "prompt room")
+    # Prefill elsewhere: keys for 778,752 / 36,864 = 21.1; hot buffers 97,344 / 4,160 = 23.4.
+    assert setting(disaggregated=True).resident(32_768, 8192) == (21, "indexer keys")
+    assert setting("baseline", disaggregated=True).resident(32_768, 8192) == (
+        167_488 // 36_864,
+        "device pool",
+    )
+    assert setting(max_running_requests=40).resident(32_768, 8192) == (5, "max-running-requests")
+    assert setting().resident(150_000, 8192) == (0, "length")
+
+
+def test_swap_in_at_the_measured_points() -> None:
+    swap_in = measured_swap_in(H200, 1152)
+    assert swap_in(1, 0) == 20
+    assert swap_in(1, 256) == pytest.approx(46)
+    assert swap_in(1, 1024) == pytest.approx(122)
+    assert swap_in(64, 512) == pytest.approx(740)
+    assert measured_swap_in(load_hardware("gh200"), 1152)(64, 512) < 300
+
+
+def test_a_step_adds_the_swap_in() -> None:
+    one = setting()
+    free = replace(one, mode="oracle")
+    wait = one.exposure.step_us(14, 36_864, 0, 0)
+    assert one.step_us(14, 36_864) == pytest.approx(free.step_us(14, 36_864) + wait)
+    assert scale_misses(one, 0.0).step_us(14, 36_864) < one.step_us(14, 36_864)
+
+
+def test_cohort_view_agrees_with_the_simulation() -> None:
+    for mode in ("baseline", "hisparse"):
+        one = setting(mode)
+        resident, _ = one.resident(32_768, 8192)
+        steady = one.steady_tokens_per_s(32_768, 8192, resident)
+        load = Workload(32_768, 8192, 12 * resident * 8, concurrency=2 * resident * 8)
+        assert serve(one.server(), load).output_tokens_per_s == pytest.approx(steady, rel=0.08)
+
+
+def test_plan_chooses_and_explains() -> None:
+    found = make_plan(setting(), AIM, made_up)
+    assert found.best is not None
+    able = found.candidates[found.candidates["requests"] > 0]
+    assert found.best["tokens_per_s"] >= 0.99 * able["tokens_per_s"].max()
+    assert any("without HiSparse: 4 a rank" in reason for reason in found.reasons)
+    assert found.break_even is not None
+    assert 32 < found.break_even <= 64
+    assert f'"device_buffer_size": {found.best["buffer"]}' in found.flags
+    assert list(found.sensitivity["tokens_per_s"]) == sorted(
+        found.sensitivity["tokens_per_s"], reverse=True
+    )
+    front = found.pareto
+    assert len(front)
+    assert set(front["buffer"]) <= set(found.candidates["buffer"])
+    # Nobody on the front is beaten in all three.
+    for one in front.to_dict("records"):
+        better = (
+            (able["tokens_per_s"] > one["tokens_per_s"])
+            & (able["tpot_ms"] < one["tpot_ms"])
+            & (able["host_gb"] < one["host_gb"])
+        )
+        assert not better.any()
+
+
+def test_targets() -> None:
+    tight = make_plan(setting(), replace(AIM, max_tpot_ms=45.0), made_up)
+    assert tight.best is not None
+    assert tight.best["tpot_ms"] <= 45
+    few = make_plan(setting(), replace(AIM, max_miss_rate=0.15), made_up)
+    assert few.smallest_buffer == 8192  # 1,024 / 6,144 = 17 %, 1,024 / 8,192 = 12.5 %
+    none = make_plan(setting(), replace(AIM, max_tpot_ms=1.0), made_up)
+    assert none.best is None
+    assert none.flags == ""
+    assert "no candidate reaches 1 ms a token (best: " in none.reasons[0]
+
+
+def test_nothing_fits() -> None:
+    found = make_plan(setting(), Aim(300_000, 1000, 8), made_up)
+    assert found.best is None
+    assert found.reasons[0].startswith("nothing fits: 301,000 tokens exceed the longest request")
+    assert found.baseline["requests"] == 0
+    assert "exceed the pool of 167,488" in found.baseline["reason"]
+
+
+def test_small_load_needs_no_hisparse() -> None:
+    found = make_plan(setting(), replace(AIM, concurrency=8), made_up)
+    assert found.best is not None
+    assert found.best["limit"] == "concurrency"
+    assert found.best["tokens_per_s"] < found.baseline["tokens_per_s"]
+
+
+def test_break_even_never() -> None:
+    slow = scale_misses(setting(), 20)
+    base = setting("baseline")
+    assert break_even(slow, base, 32_768, 8192) is None
+
+
+def test_better_eviction_and_faster_link_give_more() -> None:
+    one = setting()
+    worth = policy_value(one, AIM, made_up, ["lru", "belady"])
+    assert worth["more_tokens"].iloc[0] == 0 < worth["more_tokens"].iloc[1]
+    linked = on_link(one, load_hardware("gh200"))
+    assert linked.steady_tokens_per_s(32_768, 8192, 14) > one.steady_tokens_per_s(32_768, 8192, 14)
+
+
+def test_flags() -> None:
+    flags = launch_flags(setting(disaggregated=True))
+    assert flags.endswith(
+        "--enable-hisparse --hisparse-config"
+        ' \'{"top_k": 2048, "device_buffer_size": 4096, "host_to_device_ratio": 8}\''
+    )
+    assert "--tp-size 8 --dp-size 8 --enable-dp-attention" in flags
+    assert "--kv-cache-dtype bfloat16" in flags
+    assert "--disaggregation-mode decode" in flags
+    spread = replace(
+        setting("baseline"),
+        deployment=replace(DEPLOYMENT, layout=LAYOUTS["dp8-ep8"], kv_dtype="fp8"),
+    )
+    assert "--ep-size 8 --kv-cache-dtype fp8_e4m3" in launch_flags(spread)
+    assert "hisparse" not in launch_flags(spread)
+
+
+def test_engine_defaults_of_a_config() -> None:
+    config, findings = read_config("{}", GLM)
+    assert findings == []
+    assert config == {
+        "top_k": 2048,
+        "device_buffer_size": 4096,
+        "host_to_device_ratio": 2,
+        "swap_in_block_size": 960,
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"top_k": 1024}', "top_k 1024 is not the 2048 of glm-5.1"),
+        ('{"device_buffer_size": 1024}', "below top_k"),
+        ('{"device_buffer_size": 4100}', "no multiple of the page"),
+        ('{"device_buffer_size": 32768}', "above 32767"),
+        ('{"host_to_device_ratio": 0}', "must be at least 1"),
+        ('{"swap_in_block_size": 2000}', "between 1 and 1024"),
+        ('{"ratio": 8}', "unknown key 'ratio'; known: top_k"),
+    ],
+)
+def test_wrong_configs(text: str, message: str) -> None:
+    findings = check_config(text, setting(), AIM)
+    assert any(f.severity == "error" and message in f.text for f in findings)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "not valid JSON"),
+        ("[]", "must be a JSON object"),
+        ('{"top_k": 2.5}', "top_k must be a whole number"),
+        ('{"host_to_device_ratio": true}', "host_to_device_ratio must be a whole number"),
+    ],
+)
+def test_unreadable_configs(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        read_config(text, GLM)
+
+
+def test_config_against_the_load() -> None:
+    good = '{"device_buffer_size": 4096, "host_to_device_ratio": 8}'
+    assert check_config(good, setting(), replace(AIM, concurrency=64)) == []
+    crowded = check_config(good, setting(), AIM)
+    assert [f.severity for f in crowded] == ["warning", "warning"]
+    assert "hot buffers of 4,160 tokens and a prompt of 32,768" in crowded[0].text
+    small = replace(setting(), deployment=replace(DEPLOYMENT, host_bytes=10 * GIB))
+    assert check_config(good, small, AIM)[0].text.startswith("host memory, at start")
+
+
+def test_misses_of_another_buffer_are_refused() -> None:
+    with pytest.raises(ValueError, match="replayed with a buffer of 4096, not 6144"):
+        replace(setting(), device_buffer_size=6144)
+
+
+def test_host_pool_that_does_not_fit_cannot_serve() -> None:
+    small = replace(setting(), deployment=replace(DEPLOYMENT, host_bytes=10 * GIB))
+    with pytest.raises(ValueError, match="the host pool of"):
+        _ = small.pool
+
+
+def test_steps_for_machines_without_data() -> None:
+    table = steps_for(GLM, load_hardware("h20"), "dp8-tp8", "bf16")
+    assert table.decode_us(4, 36_864) == STEPS.decode_us(4, 36_864)
+    assert table.prefill_rest_chunk_us(1000) == pytest.approx(
+        6.7 * STEPS.prefill_rest_chunk_us(1000)
+    )
+    assert "modelled from h200" in table.source
+    with pytest.raises(ProfileError, match="no compute data for rtx-pro-6000"):
+        steps_for(GLM, load_hardware("rtx-pro-6000"), "dp8-tp8", "bf16")
+
+
+def test_misses_of_the_sample() -> None:
+    # The sample's own figures, without its first steps: 9.4 % at 4096 with them.
+    found = layer_misses(None, "lru", 4096)
+    assert found.rate == pytest.approx(0.092, abs=0.002)
+    assert len(found.per_layer) == 6
+    assert found.context == pytest.approx(33_024, abs=1)
+    assert layer_misses(None, "belady", 4096).mean < found.mean
+    with pytest.raises(ValueError, match="no more than the 512"):
+        layer_misses(None, "lru", 4096, warm_up_steps=512)
+
+
+def test_serve_all_rows() -> None:
+    rows = serve_all(
+        setting("baseline"),
+        made_up,
+        ["baseline", "hisparse", "oracle"],
+        4096,
+        8,
+        "lru",
+        8192,
+        256,
+        concurrencies=[8, 16],
+        requests=32,
+    )
+    assert list(rows["mode"]) == ["baseline"] * 2 + ["hisparse"] * 2 + ["oracle"] * 2
+    parts = rows[["prefill", "decode_attention", "decode_rest", "swap_in", "idle"]].sum(axis=1)
+    assert parts.tolist() == pytest.approx([1.0] * 6)
+    assert (rows["tpot_p50_ms"] <= rows["tpot_p99_ms"]).all()
+    opened = serve_all(
+        setting("baseline"),
+        made_up,
+        ["baseline"],
+        4096,
+        8,
+        "lru",
+        8192,
+        256,
+        rate_per_s=0.5,
+        requests=20,
+    )
+    assert opened["load"].tolist() == ["0.5/s"]

@@ -1,0 +1,108 @@
+"""Published figures: the data are complete, and the bars that hold stay held."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from hisparse_sim.cli import cli
+from hisparse_sim.simulator.reproduce import Reproduced, read_published, reproduce, table
+
+
+@pytest.fixture(scope="module")
+def rows() -> dict[str, Reproduced]:
+    return {row.what: row for row in reproduce()}
+
+
+def test_every_figure_has_a_source_and_an_answer(rows: dict[str, Reproduced]) -> None:
+    published = read_published()
+    count = sum(len(published[kind]) for kind in ("memory", "serving", "decode"))
+    assert len(rows) == count
+    assert all(row.how and row.source for row in rows.values())
+
+
+def test_a_large_error_is_explained(rows: dict[str, Reproduced]) -> None:
+    for row in rows.values():
+        assert abs(row.error) <= 0.15 or row.gap, row
+
+
+def test_memory_figures(rows: dict[str, Reproduced]) -> None:
+    assert abs(rows["KV of a 128K request, GLM-5.1 (GB)"].error) < 0.005
+    assert abs(rows["weights on a GPU, TP 8 (GiB)"].error) < 0.01
+
+
+def test_hisparse_at_32k_within_20_percent(rows: dict[str, Reproduced]) -> None:
+    assert abs(rows["HiSparse, 32k/8k"].error) < 0.20
+
+
+def test_baseline_is_a_plateau_and_hisparse_is_not(rows: dict[str, Reproduced]) -> None:
+    few = rows["baseline, 32k/8k, concurrency 32, pool 10 GiB"].ours
+    many = rows["baseline, 32k/8k, concurrency 256, pool 10 GiB"].ours
+    assert many == pytest.approx(few, rel=0.05)
+    assert rows["HiSparse, 32k/8k"].ours > 3 * many
+    assert rows["HiSparse over baseline at low concurrency (8)"].ours < 1
+
+
+def test_lower_bounds_count_as_met() -> None:
+    row = Reproduced("x", 3.0, 3.3, True, "", "", "")
+    assert row.error == 0
+    assert Reproduced("x", 3.0, 2.7, True, "", "", "").error == pytest.approx(-0.1)
+    assert table([row])["ours"].tolist() == [3.3]
+
+
+def run(*arguments: str) -> str:
+    result = CliRunner().invoke(cli, list(arguments))
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_plan_command() -> None:
+    text = run("plan", "--buffer", "4096", "--ratio", "6,8", "--concurrency", "128")
+    assert "Best: device_buffer_size 4096, ratio" in text
+    assert '--hisparse-config \'{"top_k": 2048, "device_buffer_size": 4096' in text
+    assert "Break-even concurrency: " in text
+
+
+def test_plan_data(tmp_path: Path) -> None:
+    file = tmp_path / "plan.json"
+    run("plan", "--buffer", "4096", "--ratio", "6,8", "--candidates", "-o", str(file))
+    assert [row["ratio"] for row in json.loads(file.read_text())] == [6, 8]
+
+
+def test_plan_checks_a_config() -> None:
+    assert "nothing wrong" in run("plan", "--concurrency", "32", "--config", "{}")
+    result = CliRunner().invoke(cli, ["plan", "--config", '{"device_buffer_size": 100}'])
+    assert result.exit_code == 1
+    assert "error: device_buffer_size 100 is below top_k" in result.stdout
+
+
+def test_plan_without_a_way() -> None:
+    result = CliRunner().invoke(cli, ["plan", "--buffer", "4096", "--max-tpot-ms", "1"])
+    assert result.exit_code == 1
+    assert "no candidate reaches 1 ms" in result.stdout
+    result = CliRunner().invoke(cli, ["plan", "--hardware", "rtx-pro-6000"])
+    assert result.exit_code != 0
+    assert "does not fit" in result.output
+    result = CliRunner().invoke(cli, ["plan", "--model", "gpt"])
+    assert result.exit_code == 2
+    assert "known: deepseek-v3.2, glm-5.1, glm-5.2" in result.output
+
+
+def test_serve_command() -> None:
+    load = ["--concurrency", "8", "--requests", "8", "--prompt", "9000", "--output-len", "64"]
+    rows = json.loads(run("serve", *load, "--mode", "hisparse", "--format", "json"))
+    assert [row["mode"] for row in rows] == ["hisparse"]
+    assert rows[0]["tokens_per_s"] > 0
+    assert "oracle" in run("serve", *load)
+    result = CliRunner().invoke(cli, ["serve", "--rate", "1", "--concurrency", "8"])
+    assert result.exit_code == 2
+
+
+def test_reproduce_command_draws(tmp_path: Path) -> None:
+    figure, data = tmp_path / "rates.svg", tmp_path / "rows.csv"
+    run("reproduce", "--quiet", "-o", str(data), "--plot", str(figure))
+    assert data.read_text().startswith("what,published,ours,error,how,gap,source")
+    assert figure.read_text().startswith("<?xml")
