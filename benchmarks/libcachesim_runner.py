@@ -7,7 +7,7 @@ the next access that its Belady needs. https://github.com/1a1a11a/libCacheSim, P
 
 from dataclasses import dataclass
 from pathlib import Path
-from time import perf_counter
+from time import process_time
 
 import libcachesim
 import numpy as np
@@ -35,7 +35,7 @@ class Run:
     """One stream through one cache."""
 
     misses: int
-    seconds: float  # of libCacheSim's loop alone: the cache and the reader exist before
+    seconds: float  # processor time of libCacheSim's loop; cache and reader exist before
 
 
 def write_oracle_general(path: Path, keys: ArrayLike) -> None:
@@ -65,7 +65,7 @@ def run(policy: str, path: Path, slots: int, hashpower: int = DEFAULT_HASHPOWER)
         libcachesim.ReaderInitParam(ignore_obj_size=True),
     )
     cache = CACHES[policy](cache_size=slots, hashpower=hashpower)
-    begin = perf_counter()
+    begin = process_time()
     miss_ratio, _ = cache.process_trace(reader)
-    seconds = perf_counter() - begin
+    seconds = process_time() - begin
     return Run(round(miss_ratio * reader.get_num_of_req()), seconds)
