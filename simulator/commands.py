@@ -3,111 +3,117 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
+
+from hisparse_sim.traces.options import (
+    combined,
+    note,
+    open_traces,
+    output_form,
+    output_options,
+    provenance_option,
+    several,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from hisparse_sim.simulator.missing import LayerMisses
+    from hisparse_sim.simulator.missing import LayerMisses, MissesOf
     from hisparse_sim.simulator.prediction import Setting
+    from hisparse_sim.traces import Trace
 
-Command = TypeVar("Command", bound=Callable[..., Any])
-
-
-def _numbers(
-    ctx: click.Context, parameter: click.Parameter, given: Sequence[str]
-) -> tuple[int, ...]:
-    values = []
-    for text in ",".join(given).split(",") if given else []:
-        try:
-            values.append(int(text))
-        except ValueError:
-            raise click.BadParameter(f"{text!r} is not a whole number") from None
-    return tuple(dict.fromkeys(values))
-
-
-def _deployment_options(command: Command) -> Command:
-    positive = click.FloatRange(0, min_open=True)
-    options = (
-        click.option("--model", default="glm-5.1", show_default=True, help="Model profile."),
-        click.option("--hardware", default="h200", show_default=True, help="Machine profile."),
-        click.option(
-            "--layout",
-            type=click.Choice(["dp8-tp8", "dp8-ep8", "tp8"]),
-            default="dp8-tp8",
-            show_default=True,
-            help="Attention over 8 ranks with experts split (tp) or spread (ep), or all split.",
-        ),
-        click.option(
-            "--kv-dtype",
-            type=click.Choice(["bf16", "fp8", "fp8-raw"]),
-            default="bf16",
-            show_default=True,
-        ),
-        click.option("--mem-fraction-static", type=positive, default=0.85, show_default=True),
-        click.option(
-            "--device-pool-gib", type=positive, help="GPU memory for KV.  [default: what is left]"
-        ),
-        click.option(
-            "--host-gib", type=positive, help="Host memory a GPU.  [default: the machine's]"
-        ),
-        click.option(
-            "--disaggregated", is_flag=True, help="Prefill runs on another instance like this."
-        ),
-        click.option(
-            "--max-running-requests", type=click.IntRange(1), default=480, show_default=True
-        ),
-        click.option(
-            "--chunked-prefill-size", type=click.IntRange(64), default=65_536, show_default=True
-        ),
-        click.option("--profiles", type=click.Path(), help="TOML file with your own profiles."),
-        click.option(
-            "--step-times",
-            metavar="FILE|aiconfigurator",
-            help="Compute times.  [default: the shipped table]",
-        ),
-        click.option("--trace", type=click.Path(), help="Trace to replay.  [default: sample]"),
-        click.option("--provenance", help="Of a trace that does not say."),
-        click.option("--prompt", type=click.IntRange(1), default=32_768, show_default=True),
-        click.option("--output-len", type=click.IntRange(1), default=8192, show_default=True),
-    )
-    for option in reversed(options):
-        command = option(command)
-    return command
-
-
-def _output_options(command: Command) -> Command:
-    form = click.option(
-        "--format",
-        "form",
-        type=click.Choice(["table", "csv", "json", "jsonl", "parquet"]),
-        help="[default: the suffix of -o, else table]",
-    )
-    output = click.option(
-        "-o", "--output", type=click.Path(path_type=Path), help="Write to this file."
-    )
-    return form(output(command))
+_POSITIVE = click.FloatRange(0, min_open=True)
+trace_options = combined(
+    click.option("--trace", "traces", multiple=True, help="Trace to replay.  [default: sample]"),
+    provenance_option,
+    click.option("--quiet", is_flag=True, help="No progress and no notes on stderr."),
+)
+deployment_options = combined(
+    click.option("--model", default="glm-5.1", show_default=True, help="Model profile."),
+    click.option("--hardware", default="h200", show_default=True, help="Machine profile."),
+    click.option(
+        "--layout",
+        type=click.Choice(["dp8-tp8", "dp8-ep8", "tp8"]),
+        default="dp8-tp8",
+        show_default=True,
+        help="Attention over 8 ranks with experts split (tp) or spread (ep), or all split.",
+    ),
+    click.option(
+        "--kv-dtype",
+        type=click.Choice(["bf16", "fp8", "fp8-raw"]),
+        default="bf16",
+        show_default=True,
+        help="KV cache entries: 1152, 656 or 576 bytes per token and layer.",
+    ),
+    click.option(
+        "--mem-fraction-static",
+        type=click.FloatRange(0, 1, min_open=True, max_open=True),
+        default=0.85,
+        show_default=True,
+        help="Share of the GPU for weights and KV.",
+    ),
+    click.option(
+        "--device-pool-gib", type=_POSITIVE, help="GPU memory for KV.  [default: what is left]"
+    ),
+    click.option("--host-gib", type=_POSITIVE, help="Host memory a GPU.  [default: the machine's]"),
+    click.option(
+        "--disaggregated", is_flag=True, help="Prefill runs on another instance like this."
+    ),
+    click.option(
+        "--max-running-requests",
+        type=click.IntRange(1),
+        default=480,
+        show_default=True,
+        help="Over all ranks.",
+    ),
+    click.option(
+        "--chunked-prefill-size",
+        type=click.IntRange(64),
+        default=65_536,
+        show_default=True,
+        help="Over all ranks.",
+    ),
+    click.option("--profiles", type=click.Path(), help="TOML file with your own profiles."),
+    click.option(
+        "--step-times",
+        metavar="FILE|aiconfigurator",
+        help="Compute times.  [default: the shipped table]",
+    ),
+    click.option(
+        "--prompt", type=click.IntRange(1), default=32_768, show_default=True, help="Tokens."
+    ),
+    click.option(
+        "--output-len", type=click.IntRange(1), default=8192, show_default=True, help="Tokens."
+    ),
+    trace_options,
+    click.option(
+        "--miss-curve",
+        type=click.Path(),
+        help="Rows of a sweep (buffer, miss_rate) for this load, instead of a replay.",
+    ),
+)
 
 
-def _form(form: str | None, output: Path | None) -> str:
-    suffix = output.suffix.lstrip(".") if output else ""
-    return form or (suffix if suffix in ("csv", "json", "jsonl", "parquet") else "table")
+def one_trace(traces: tuple[str, ...], provenance: str | None) -> Trace:
+    """The one trace named, or the bundled sample."""
+    opened = open_traces(traces, provenance)
+    if len(opened) > 1:
+        raise click.UsageError("give one --trace: predictions take the misses of a single file")
+    return opened[0]
 
 
-def _setting(options: dict[str, Any], mode: str) -> tuple[Setting, Callable[..., LayerMisses]]:
+def prepare(options: dict[str, Any], mode: str, policy: str) -> tuple[Setting, MissesOf, Trace]:
     """The setting that the options describe (default B and ratio), and its source of misses."""
     from hisparse_sim.simulator.deployment import Deployment
     from hisparse_sim.simulator.hardware import load_hardware
-    from hisparse_sim.simulator.missing import layer_misses
+    from hisparse_sim.simulator.missing import layer_misses, read_miss_curve
     from hisparse_sim.simulator.models import load_model
     from hisparse_sim.simulator.prediction import Setting, steps_for
     from hisparse_sim.simulator.steptimes import LAYOUTS
-    from hisparse_sim.traces import open_trace, sample_path
 
     model = load_model(options["model"], options["profiles"])
     hardware = load_hardware(options["hardware"], options["profiles"])
@@ -126,12 +132,13 @@ def _setting(options: dict[str, Any], mode: str) -> tuple[Setting, Callable[...,
     steps = steps_for(
         model, hardware, options["layout"], options["kv_dtype"], options["step_times"]
     )
-    trace = open_trace(options["trace"] or sample_path(), options["provenance"])
-    if trace.metadata.model != model.name:
-        click.echo(
+    trace = one_trace(options["traces"], options["provenance"])
+    curve = options["miss_curve"]
+    if curve is None and trace.metadata.model != model.name:
+        note(
             f"note: misses from {trace.name} ({trace.metadata.model},"
             f" {trace.metadata.provenance}), not from {model.name}",
-            err=True,
+            options["quiet"],
         )
     start = "direct" if options["disaggregated"] else "staged"
 
@@ -139,6 +146,10 @@ def _setting(options: dict[str, Any], mode: str) -> tuple[Setting, Callable[...,
     def misses_of(policy: str, size: int) -> LayerMisses:
         return layer_misses(trace, policy, size, start)
 
+    given: MissesOf = misses_of
+    if curve is not None:
+        context = options["prompt"] + options["output_len"] / 2
+        given = read_miss_curve(curve, policy, context, model.top_k)
     setting = Setting(
         deployment,
         steps,
@@ -147,36 +158,52 @@ def _setting(options: dict[str, Any], mode: str) -> tuple[Setting, Callable[...,
         max_running_requests=options["max_running_requests"],
         chunked_prefill_size=options["chunked_prefill_size"],
     )
-    return setting, misses_of
+    return setting, given, trace
 
 
-def _write(rows: pd.DataFrame, form: str, output: Path | None) -> None:
-    from hisparse_sim.simulator.tables import write_rows
+def write(
+    rows: pd.DataFrame,
+    trace: Trace,
+    options: dict[str, Any],
+    form: str,
+    output: Path | None,
+    seed: int = 0,
+) -> None:
+    """Write rows with what is needed to compute them again."""
+    from hisparse_sim.simulator.tables import stamped, write_rows
 
-    write_rows(rows, form, output)
-    if output:
-        click.echo(f"wrote {output}", err=True)
+    left_out = ("traces", "provenance", "quiet")
+    given = {name: value for name, value in options.items() if name not in left_out}
+    write_rows(stamped(rows.assign(trace=trace.name), [trace], seed, given), form, output)
 
 
 @click.command()
-@_deployment_options
+@deployment_options
 @click.option("--concurrency", type=click.IntRange(1), default=256, show_default=True)
 @click.option(
-    "--buffer", "buffers", multiple=True, callback=_numbers, help="Candidates.  [default: 5 sizes]"
+    "--buffer",
+    "buffers",
+    multiple=True,
+    callback=several(int),
+    help="Candidates.  [default: 5 sizes]",
 )
 @click.option(
-    "--ratio", "ratios", multiple=True, callback=_numbers, help="Candidates.  [default: 1 to 20]"
+    "--ratio",
+    "ratios",
+    multiple=True,
+    callback=several(int),
+    help="Candidates.  [default: 1 to 20]",
 )
 @click.option("--policy", default="lru", show_default=True, help="The engine's own is lru.")
-@click.option("--max-tpot-ms", type=click.FloatRange(0, min_open=True), help="Latency target.")
+@click.option("--max-tpot-ms", type=_POSITIVE, help="Latency target.")
 @click.option("--max-miss-rate", type=click.FloatRange(0, 1), help="Miss target, 0 to 1.")
 @click.option("--config", metavar="JSON", help="Check this --hisparse-config instead.")
 @click.option("--candidates", is_flag=True, help="Show every candidate, not the Pareto front.")
-@_output_options
+@output_options
 def plan(
     concurrency: int,
-    buffers: tuple[int, ...],
-    ratios: tuple[int, ...],
+    buffers: tuple[int, ...] | None,
+    ratios: tuple[int, ...] | None,
     policy: str,
     max_tpot_ms: float | None,
     max_miss_rate: float | None,
@@ -203,7 +230,8 @@ def plan(
     )
     from hisparse_sim.simulator.plan_view import extras, show_findings, show_plan
 
-    setting, misses_of = _setting(options, "hisparse")
+    form = output_form(form, output)
+    setting, misses_of, trace = prepare(options, "hisparse", policy)
     aim = Aim(options["prompt"], options["output_len"], concurrency, max_tpot_ms, max_miss_rate)
     if config is not None:
         findings = check_config(config, setting, aim)
@@ -214,19 +242,20 @@ def plan(
     found = make_plan(
         setting, aim, misses_of, policy, buffers or DEFAULT_BUFFERS, ratios or DEFAULT_RATIOS
     )
-    form = _form(form, output)
+    rows = found.candidates if candidates else found.pareto
     if form != "table":
-        _write(found.candidates if candidates else found.pareto, form, output)
+        write(rows, trace, options | {"policy": policy, "concurrency": concurrency}, form, output)
         return
     grace = load_hardware("gh200", options["profiles"])
-    after = extras(found, setting, aim, misses_of, policy, grace)
-    show_plan(found, found.candidates if candidates else found.pareto, after, output)
+    others = () if options["miss_curve"] else ("fifo", "lru", "arc", "belady")
+    after = extras(found, setting, aim, misses_of, (policy, *others), grace)
+    show_plan(found, rows, after, output)
     if found.best is None:
         sys.exit(1)
 
 
 @click.command()
-@_deployment_options
+@deployment_options
 @click.option(
     "--mode",
     "modes",
@@ -241,12 +270,10 @@ def plan(
     "--concurrency",
     "concurrencies",
     multiple=True,
-    callback=_numbers,
+    callback=several(int),
     help="Closed loop; several values make a curve.  [default: 256]",
 )
-@click.option(
-    "--rate", type=click.FloatRange(0, min_open=True), help="Open loop: requests a second."
-)
+@click.option("--rate", type=_POSITIVE, help="Open loop: requests a second.")
 @click.option(
     "--requests", type=click.IntRange(1), help="[default: four times the concurrency, or 1000]"
 )
@@ -258,13 +285,13 @@ def plan(
     help="Lengths are uniform in [this x length, length].",
 )
 @click.option("--seed", default=0, show_default=True)
-@_output_options
+@output_options
 def serve(
     modes: tuple[str, ...],
     buffer: int,
     ratio: int,
     policy: str,
-    concurrencies: tuple[int, ...],
+    concurrencies: tuple[int, ...] | None,
     rate: float | None,
     requests: int | None,
     range_ratio: float,
@@ -284,7 +311,8 @@ def serve(
 
     if rate is not None and concurrencies:
         raise click.UsageError("give --concurrency (closed loop) or --rate (open loop), not both")
-    setting, misses_of = _setting(options, "baseline")
+    form = output_form(form, output)
+    setting, misses_of, trace = prepare(options, "baseline", policy)
     rows = serve_all(
         setting,
         misses_of,
@@ -300,43 +328,47 @@ def serve(
         range_ratio=range_ratio,
         seed=seed,
     )
-    form = _form(form, output)
     if form == "table":
         show_served(rows, output)
     else:
-        _write(rows, form, output)
+        chosen = {"buffer": buffer, "ratio": ratio, "policy": policy, "range_ratio": range_ratio}
+        write(rows, trace, options | chosen, form, output, seed)
 
 
 @click.command()
-@click.option("--trace", type=click.Path(), help="Trace to replay.  [default: sample]")
-@click.option("--provenance", help="Of a trace that does not say.")
-@click.option("--policy", default="lru", show_default=True)
+@trace_options
+@click.option("--policy", default="lru", show_default=True, help="The engine's own is lru.")
 @click.option("--plot", type=click.Path(path_type=Path), help="Curves beside published points.")
-@click.option("--quiet", is_flag=True, help="No progress on stderr.")
-@_output_options
+@output_options
 def reproduce(
-    trace: str | None,
+    traces: tuple[str, ...],
     provenance: str | None,
+    quiet: bool,
     policy: str,
     plot: Path | None,
-    quiet: bool,
     form: str | None,
     output: Path | None,
 ) -> None:
-    """Redo published figures: published, ours, error, how, and what stays open."""
+    """Redo published figures: published, ours, error, how, and what stays open.
+
+    \b
+    hisparse-sim reproduce
+    hisparse-sim reproduce -o reproduced.csv --plot rates.svg
+    """
+    from hisparse_sim.simulator.figures import check_suffix
     from hisparse_sim.simulator.plan_view import show_reproduced
     from hisparse_sim.simulator.reproduce import plot_throughput, table
     from hisparse_sim.simulator.reproduce import reproduce as redo
-    from hisparse_sim.traces import open_trace, sample_path
 
-    opened = open_trace(trace or sample_path(), provenance)
-    progress = None if quiet else lambda what: click.echo(f"  {what}", err=True)
-    rows = table(list(redo(opened, policy, progress)))
-    form = _form(form, output)
+    form = output_form(form, output)
+    if plot:
+        check_suffix(plot)
+    trace = one_trace(traces, provenance)
+    rows = table(list(redo(trace, policy, lambda what: note(f"  {what}", quiet))))
     if form == "table":
         show_reproduced(rows, output)
     else:
-        _write(rows, form, output)
+        write(rows, trace, {"policy": policy}, form, output)
     if plot:
-        plot_throughput(opened, policy, plot)
-        click.echo(f"wrote {plot}", err=True)
+        plot_throughput(trace, policy, plot)
+        note(f"wrote {plot}", quiet)

@@ -7,9 +7,14 @@ them into the time that a step of a whole batch takes longer than its compute.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
+import numpy as np
+from numpy.typing import NDArray
+
+from hisparse_sim.simulator.memory import PAGE_TOKENS
+from hisparse_sim.simulator.missing import LayerMisses
 from hisparse_sim.simulator.models import FULL, Model
 
 MODES = ("baseline", "hisparse", "prefetch", "overlap", "oracle")
@@ -21,38 +26,40 @@ MODE_SUMMARIES = {
     "oracle": "as many requests as HiSparse, copies free",
 }
 
-SwapIn = Callable[[int, float], float]  # (requests, misses of each) -> us for one layer
+Floats = NDArray[np.float64]
+# (requests, their mean misses [layers], misses of the one with most [layers]) -> us [layers]
+SwapIn = Callable[[int, Floats, Floats], Floats]
 
 
 @dataclass(frozen=True)
 class Exposure:
     """Waiting time of a decode step for copies, in us.
 
-    `layer_misses` are the mean misses a step of one request in each replayed layer, at a context of
-    about `trace_context` tokens. Another context changes them by the share of its tokens that lie
-    outside the buffer: exact at the trace's own context and at the buffer's size, where nothing
-    misses; between and beyond an assumption, since no trace of other lengths exists.
+    `replayed` holds the misses of one request in each replayed layer, at the trace's context.
+    Another context changes them by the share of its tokens that lie outside the buffer: exact at
+    the trace's own context and at the buffer's size, where nothing misses; between and beyond an
+    assumption, since no trace of other lengths exists.
     """
 
     mode: str
     model: Model
     device_buffer_size: int
-    layer_misses: tuple[float, ...]
-    trace_context: float
+    replayed: LayerMisses | None
     swap_in: SwapIn
+    _known: dict[tuple[int, int], Floats] = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
             raise ValueError(f"unknown mode {self.mode!r}; known: {', '.join(MODES)}")
-        if self.mode not in ("baseline", "oracle") and not self.layer_misses:
+        if self.copies and self.replayed is None:
             raise ValueError(f"mode {self.mode} needs the misses of a replay")
         if self.mode == "prefetch" and self.model.indexer_layers == self.model.layers:
             raise ValueError(
                 f"mode prefetch needs layers that share an indexer; {self.model.name} has none"
             )
-        if self.layer_misses and self.trace_context <= self.device_buffer_size:
+        if self.copies and self.replayed and self.replayed.context <= self.device_buffer_size:
             raise ValueError(
-                f"the trace's context of {self.trace_context:.0f} tokens fits the buffer of"
+                f"the trace's context of {self.replayed.context:.0f} tokens fits the buffer of"
                 f" {self.device_buffer_size}: it says nothing about misses"
             )
 
@@ -73,14 +80,24 @@ class Exposure:
 
     def misses(self, context: float) -> float:
         """Mean misses of one request, layer and step at `context`."""
-        share = sum(self.layer_misses) / len(self.layer_misses) if self.layer_misses else 0.0
-        return share * self._context_factor(context)
+        return self.replayed.mean * self._context_factor(context) if self.replayed else 0.0
 
     def _context_factor(self, context: float) -> float:
-        if context <= self.device_buffer_size:
+        if self.replayed is None or context <= self.device_buffer_size:
             return 0.0
         outside = 1 - self.device_buffer_size / context
-        return outside / (1 - self.device_buffer_size / self.trace_context)
+        return outside / (1 - self.device_buffer_size / self.replayed.context)
+
+    def _waits_us(self, requests: int, context: float) -> Floats:
+        """Swap-in time of every replayed layer, kept for each page of context."""
+        assert self.replayed is not None
+        page = round(context / PAGE_TOKENS)
+        if (requests, page) not in self._known:
+            factor = self._context_factor(page * PAGE_TOKENS)
+            mean = np.asarray(self.replayed.per_layer) * factor
+            most = self.replayed.largest_of(requests) * factor
+            self._known[requests, page] = self.swap_in(requests, mean, most)
+        return self._known[requests, page]
 
     def step_us(
         self, requests: int, context: float, compute_us: float, attention_us: float
@@ -92,15 +109,12 @@ class Exposure:
         """
         if not self.copies or requests == 0:
             return 0.0
-        factor = self._context_factor(context)
         layers = self.model.layers
-        waits = [self.swap_in(requests, misses * factor) for misses in self.layer_misses]
-        swap = sum(waits) / len(waits)  # us a layer, the replayed layers standing for all
+        waits = self._waits_us(requests, context)
         if self.mode == "hisparse":
-            return layers * swap
+            return layers * float(waits.mean())  # the replayed layers stand for all
         if self.mode == "overlap":
-            hidden = attention_us / layers
-            return layers / len(waits) * sum(max(wait - hidden, 0.0) for wait in waits)
+            return layers * float(np.maximum(waits - attention_us / layers, 0.0).mean())
         # A shared layer's copies start behind those of its anchor and have until their layer.
-        between = compute_us / layers
+        swap, between = float(waits.mean()), compute_us / layers
         return sum(swap + shared * max(swap - between, 0.0) for shared in self._groups)

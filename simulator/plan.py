@@ -7,7 +7,7 @@ takes a moment; `serve` runs the chosen one in time.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,11 +16,10 @@ import pandas as pd
 from hisparse_sim.simulator.deployment import pinned_bytes, shortages
 from hisparse_sim.simulator.hardware import Hardware
 from hisparse_sim.simulator.memory import MAX_BUFFER, PAGE_TOKENS
-from hisparse_sim.simulator.missing import LayerMisses
+from hisparse_sim.simulator.missing import MissesOf
 from hisparse_sim.simulator.models import Model
 from hisparse_sim.simulator.prediction import Setting
 
-MissesOf = Callable[[str, int], LayerMisses]  # (policy, buffer) -> replayed misses
 DEFAULT_BUFFERS = (2048, 3072, 4096, 6144, 8192)
 DEFAULT_RATIOS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20)
 NEARLY_EQUAL = 0.01  # throughputs closer than this are alike: the smaller memory wins
@@ -232,8 +231,7 @@ def scale_misses(setting: Setting, factor: float) -> Setting:
     """The same setting with every layer's misses multiplied."""
     if setting.misses is None:
         return setting
-    scaled = tuple(misses * factor for misses in setting.misses.per_layer)
-    return replace(setting, misses=replace(setting.misses, per_layer=scaled))
+    return replace(setting, misses=setting.misses.times(factor))
 
 
 def on_link(setting: Setting, hardware: Hardware) -> Setting:

@@ -72,10 +72,13 @@ def extras(
     setting: Setting,
     aim: Aim,
     misses_of: MissesOf,
-    policy: str,
+    policies: Sequence[str],
     grace: Hardware,
 ) -> str:
-    """Targets, break-even, sensitivity, better eviction, C2C and flags of the choice, in lines."""
+    """Targets, break-even, sensitivity, better eviction, C2C and flags of the choice, in lines.
+
+    `policies`: the one planned with, then those to compare it with.
+    """
     from dataclasses import replace
 
     from hisparse_sim.simulator.plan import on_link, policy_value
@@ -83,7 +86,9 @@ def extras(
     if plan.best is None:
         return ""
     size, ratio = int(plan.best["buffer"]), int(plan.best["ratio"])
-    chosen = replace(setting, device_buffer_size=size, ratio=ratio, misses=misses_of(policy, size))
+    chosen = replace(
+        setting, device_buffer_size=size, ratio=ratio, misses=misses_of(policies[0], size)
+    )
     crossing = "never in this range" if plan.break_even is None else f"{plan.break_even} requests"
     rates = ", ".join(f"{value:,.0f}" for value in plan.sensitivity["tokens_per_s"])
     lines = [
@@ -92,8 +97,8 @@ def extras(
         f"Break-even concurrency: {crossing}",
         f"Misses times 0, 0.5, 1, 1.5, 2: {rates} tok/s",
     ]
-    policies = list(dict.fromkeys((policy, "fifo", "lru", "arc", "belady")))
-    for row in policy_value(chosen, aim, misses_of, policies).to_dict("records")[1:]:
+    unlike = list(dict.fromkeys(policies))
+    for row in policy_value(chosen, aim, misses_of, unlike).to_dict("records")[1:]:
         lines.append(
             f"Evicting by {row['policy']}: {100 * row['miss_rate']:.1f} % misses,"
             f" {100 * row['more_tokens']:+.1f} % tokens"

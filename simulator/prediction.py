@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +18,7 @@ from hisparse_sim.simulator.deployment import Deployment
 from hisparse_sim.simulator.exposure import Exposure
 from hisparse_sim.simulator.hardware import Hardware
 from hisparse_sim.simulator.memory import PAGE_TOKENS, check_buffer, device_tokens, pages
-from hisparse_sim.simulator.missing import LayerMisses
+from hisparse_sim.simulator.missing import LayerMisses, MissesOf
 from hisparse_sim.simulator.models import Model
 from hisparse_sim.simulator.profiles import ProfileError
 from hisparse_sim.simulator.serving import Server, Workload, serve
@@ -75,14 +75,8 @@ class Setting:
     @cached_property
     def exposure(self) -> Exposure:
         swap_in = measured_swap_in(self.deployment.hardware, self.deployment.item_bytes)
-        misses = self.misses
         return Exposure(
-            self.mode,
-            self.deployment.model,
-            self.device_buffer_size,
-            misses.per_layer if misses else (),
-            misses.context if misses else 0.0,
-            swap_in,
+            self.mode, self.deployment.model, self.device_buffer_size, self.misses, swap_in
         )
 
     def server(self) -> Server:
@@ -191,7 +185,7 @@ def steps_for(
 
 def serve_all(
     setting: Setting,
-    misses_of: Callable[[str, int], LayerMisses],
+    misses_of: MissesOf,
     modes: Iterable[str],
     device_buffer_size: int,
     ratio: int,

@@ -6,7 +6,9 @@ bytes): one block serves one request, so few requests are bound by latency and m
 
 from __future__ import annotations
 
-from hisparse_sim.simulator.exposure import SwapIn
+import numpy as np
+
+from hisparse_sim.simulator.exposure import Floats, SwapIn
 from hisparse_sim.simulator.hardware import Hardware
 
 MEASURED_ITEM_BYTES = 1152
@@ -17,24 +19,20 @@ ONE_REQUEST = ((0.0, 20.0), (256.0, 46.0), (1024.0, 122.0))
 MANY_BYTES_PER_S = 64 * 512 * MEASURED_ITEM_BYTES / (740e-6 - 20e-6)
 
 
-def _one_request_us(misses: float) -> float:
-    (m0, t0), (m1, t1), (m2, t2) = ONE_REQUEST
-    if misses <= m1:
-        return t0 + (t1 - t0) * (misses - m0) / (m1 - m0)
-    return t1 + (t2 - t1) * (misses - m1) / (m2 - m1)
-
-
 def measured_swap_in(hardware: Hardware, item_bytes: int) -> SwapIn:
-    """Swap-in time in us of (requests, misses of each), from the points above.
+    """Swap-in time in us of (requests, mean misses, most misses), from the points above.
 
-    The larger of the time of one block and the time of all bytes at the kernel's rate under load.
-    Another link changes only the latter, in proportion to its large-copy bandwidth; the items' size
-    changes it in proportion too. Both are assumptions for machines other than the H200.
+    The larger of the time of the busiest block and the time of all bytes at the kernel's rate under
+    load. Another link changes only the latter, in proportion to its large-copy bandwidth; the
+    items' size changes it in proportion too. Both are assumptions for machines other than the H200.
     """
     link = hardware.link_bytes_per_s / MEASURED_LINK_BYTES_PER_S * MANY_BYTES_PER_S
+    (m0, t0), (m1, t1), (m2, t2) = ONE_REQUEST
+    first, later = (t1 - t0) / (m1 - m0), (t2 - t1) / (m2 - m1)
 
-    def swap_in_us(requests: int, misses: float) -> float:
-        together = ONE_REQUEST[0][1] + requests * misses * item_bytes / link * 1e6
-        return max(_one_request_us(misses), together)
+    def swap_in_us(requests: int, misses: Floats, most: Floats) -> Floats:
+        block = t0 + first * np.minimum(most, m1) + later * np.maximum(most - m1, 0.0)
+        together = t0 + requests * misses * item_bytes / link * 1e6
+        return np.maximum(block, together)
 
     return swap_in_us

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 
 from hisparse_sim.simulator.deployment import Deployment
 from hisparse_sim.simulator.hardware import load_hardware
-from hisparse_sim.simulator.missing import LayerMisses, layer_misses
+from hisparse_sim.simulator.missing import QUANTILES, LayerMisses, layer_misses, read_miss_curve
 from hisparse_sim.simulator.models import load_model
 from hisparse_sim.simulator.plan import (
     Aim,
@@ -37,7 +40,10 @@ AIM = Aim(32_768, 8192, 256)
 def made_up(policy: str, size: int) -> LayerMisses:
     """Misses that fall with the buffer: 2,048 x 2,048 / B, half for belady."""
     mean = 2048 * 1024 / size * (0.5 if policy == "belady" else 1.0)
-    return LayerMisses("made up", "synthetic", "", policy, size, "staged", (mean,), 2048, 33_000)
+    spread = ((mean,) * QUANTILES,)
+    return LayerMisses(
+        "made up", "synthetic", "", policy, size, "staged", (mean,), spread, 2048, 33_000
+    )
 
 
 def setting(mode: str = "hisparse", size: int = 4096, ratio: int = 8, **more: object) -> Setting:
@@ -62,11 +68,18 @@ def test_residents_by_hand() -> None:
 
 def test_swap_in_at_the_measured_points() -> None:
     swap_in = measured_swap_in(H200, 1152)
-    assert swap_in(1, 0) == 20
-    assert swap_in(1, 256) == pytest.approx(46)
-    assert swap_in(1, 1024) == pytest.approx(122)
-    assert swap_in(64, 512) == pytest.approx(740)
-    assert measured_swap_in(load_hardware("gh200"), 1152)(64, 512) < 300
+
+    def us(requests: int, misses: float, most: float | None = None) -> float:
+        busiest = misses if most is None else most
+        return float(swap_in(requests, np.array([misses]), np.array([busiest]))[0])
+
+    assert us(1, 0) == 20
+    assert us(1, 256) == pytest.approx(46)
+    assert us(1, 1024) == pytest.approx(122)
+    assert us(64, 512) == pytest.approx(740)
+    assert us(2, 100, 1024) == pytest.approx(122)
+    grace = measured_swap_in(load_hardware("gh200"), 1152)
+    assert grace(64, np.array([512.0]), np.array([512.0]))[0] < 300
 
 
 def test_a_step_adds_the_swap_in() -> None:
@@ -284,3 +297,36 @@ def test_serve_all_rows() -> None:
         requests=20,
     )
     assert opened["load"].tolist() == ["0.5/s"]
+
+
+def test_largest_of_a_batch() -> None:
+    found = layer_misses(None, "lru", 4096)
+    one, many = found.largest_of(1), found.largest_of(64)
+    assert one == pytest.approx(np.array(found.per_layer), rel=0.02)
+    assert (many > one).all()
+    assert (many <= [row[-1] for row in found.spread]).all()
+    assert found.times(2).largest_of(64) == pytest.approx(2 * many)
+
+
+def test_a_miss_curve_instead_of_a_trace(tmp_path: Path) -> None:
+    rows = pd.DataFrame(
+        {
+            "policy": ["lru", "lru", "fifo"],
+            "buffer": [4096, 8192, 4096],
+            "miss_rate": [0.134, 0.067, 0.172],
+        }
+    )
+    file = tmp_path / "curve.csv"
+    rows.to_csv(file)
+    misses_of = read_miss_curve(file, "lru", 100_000, 2048)
+    assert misses_of("lru", 4096).mean == pytest.approx(0.134 * 2048)
+    assert misses_of("lru", 8192).rate == pytest.approx(0.067)
+    with pytest.raises(ValueError, match="has no lru at buffer 6144; it has lru at 4096, 8192"):
+        misses_of("lru", 6144)
+    rows.drop(columns="miss_rate").to_csv(file)
+    with pytest.raises(ValueError, match="has no column miss_rate"):
+        read_miss_curve(file, "lru", 100_000, 2048)
+    with pytest.raises(ValueError, match=r"is none of \.csv"):
+        read_miss_curve(tmp_path / "curve.txt", "lru", 1, 2048)
+    with pytest.raises(ValueError, match="cannot read the miss curve"):
+        read_miss_curve(tmp_path / "none.csv", "lru", 1, 2048)

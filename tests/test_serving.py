@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hisparse_sim.simulator.admission import Pool, Rank, Request
-from hisparse_sim.simulator.exposure import Exposure
+from hisparse_sim.simulator.exposure import Exposure, SwapIn
+from hisparse_sim.simulator.missing import QUANTILES, LayerMisses
 from hisparse_sim.simulator.models import load_model
 from hisparse_sim.simulator.serving import Served, Server, Workload, serve
 from hisparse_sim.simulator.steptimes import StepTimes, load_step_times
@@ -38,7 +40,17 @@ def table(
 
 
 def exposure(mode: str, misses: float = 200.0, swap_us: float = 10.0) -> Exposure:
-    return Exposure(mode, GLM, 4096, (misses,), 8192.0, lambda requests, count: swap_us)
+    return Exposure(mode, GLM, 4096, replayed(misses), flat(swap_us))
+
+
+def replayed(misses: float, context: float = 8192.0) -> LayerMisses:
+    spread = ((misses,) * QUANTILES,)
+    return LayerMisses("t", "synthetic", "", "lru", 4096, "", (misses,), spread, 2048, context)
+
+
+def flat(swap_us: float) -> SwapIn:
+    """A swap-in that takes the same time whatever is missed."""
+    return lambda requests, mean, most: np.full_like(mean, swap_us)
 
 
 def server(pool: Pool, mode: str = "baseline", ranks: int = 1, **settings: object) -> Server:
@@ -260,7 +272,7 @@ def test_exposure_by_hand() -> None:
 
 
 def test_prefetch_hides_shared_layers() -> None:
-    shared = Exposure("prefetch", GLM52, 4096, (200.0,), 8192.0, lambda requests, count: 10.0)
+    shared = Exposure("prefetch", GLM52, 4096, replayed(200), flat(10.0))
     assert shared.step_us(1, 8192, 78 * 20, 0) == 21 * 10  # the copy is done before its layer
     assert shared.step_us(1, 8192, 78 * 4, 0) == 21 * 10 + 57 * 6
     with pytest.raises(ValueError, match=r"glm-5\.1 has none"):
@@ -288,9 +300,9 @@ def test_bad_exposures() -> None:
     with pytest.raises(ValueError, match="unknown mode 'magic'; known: baseline, hisparse"):
         exposure("magic")
     with pytest.raises(ValueError, match="needs the misses of a replay"):
-        Exposure("hisparse", GLM, 4096, (), 8192.0, lambda requests, count: 1.0)
+        Exposure("hisparse", GLM, 4096, None, flat(1.0))
     with pytest.raises(ValueError, match="fits the buffer"):
-        Exposure("hisparse", GLM, 4096, (1.0,), 4096.0, lambda requests, count: 1.0)
+        Exposure("hisparse", GLM, 4096, replayed(1.0, 4096.0), flat(1.0))
 
 
 def test_rank_takes_pages() -> None:
