@@ -1,4 +1,7 @@
-"""First in, first out: the slot filled longest ago goes; a demanded slot that the queue meets keeps its place."""
+"""First in, first out: the slot filled longest ago goes.
+
+A demanded slot that the queue meets keeps its place.
+"""
 
 from typing import NamedTuple
 
@@ -13,7 +16,7 @@ class State(NamedTuple):
     queue: Slots  # [a power of two >= B] a ring that holds every slot once, next victim at `head`
     head: npt.NDArray[np.int64]  # [1] counts up; the ring index is its remainder
     demanded: Indices  # [B] the last step that demanded the slot
-    passed: Slots  # [B] scratch: the demanded slots that the queue met in this step
+    passed: Slots  # [B + 1] scratch: the demanded slots that the queue met in this step
 
 
 def state(setup: Setup) -> State:
@@ -24,7 +27,7 @@ def state(setup: Setup) -> State:
         queue=queue,
         head=np.zeros(1, np.int64),
         demanded=np.zeros(size, np.int32),
-        passed=np.zeros(size, np.uint16),
+        passed=np.zeros(size + 1, np.uint16),
     )
 
 
@@ -40,14 +43,14 @@ def step(state: State, step: Step, now: int) -> None:
     passed = 0
     taken = 0
     while taken < misses:
+        # Without a branch: which slots are demanded is hard to predict.
         slot = state.queue[front & wrap]
         front += 1
-        if state.demanded[slot] == now:
-            state.passed[passed] = slot
-            passed += 1
-        else:
-            step.victims[taken] = slot
-            taken += 1
+        found = state.demanded[slot] == now
+        state.passed[passed] = slot
+        step.victims[taken] = slot
+        passed += found
+        taken += not found
     front -= passed
     for i in range(passed):
         state.queue[(front + i) & wrap] = state.passed[i]

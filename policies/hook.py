@@ -32,6 +32,13 @@ def hook(function: Function) -> Function:
     return marked
 
 
+@hook
+def copy(target: npt.NDArray[Any], source: npt.NDArray[Any]) -> None:
+    """Write `source` to the start of `target`; much faster than a slice, which tests for overlap."""
+    for i in range(len(source)):
+        target[i] = source[i]
+
+
 def _address(context: Any, builder: Any, kind: Any, array: Any, index: Any) -> Any:
     data = context.make_array(kind)(context, builder, array).data
     return builder.gep(data, [index])
@@ -75,12 +82,12 @@ def split(
     mark: int,
     others: npt.NDArray[np.uint16],
     marked: npt.NDArray[np.uint16],
-) -> None:
+) -> int:
     """Divide `slots` into those whose entry in `marks` equals `mark` and the others, in order.
 
-    Both outputs need room for `LANES` elements more than they receive.
+    Returns the number of others. Both outputs need room for `LANES` elements more than they get.
     """
-    _split_from(0, 0, 0, slots, marks, mark, others, marked)
+    return _split_from(0, 0, 0, slots, marks, mark, others, marked)
 
 
 @hook
@@ -93,7 +100,7 @@ def _split_from(
     mark: int,
     others: npt.NDArray[np.uint16],
     marked: npt.NDArray[np.uint16],
-) -> None:
+) -> int:
     for i in range(start, len(slots)):  # without a branch: marks are hard to predict
         slot = slots[i]
         others[to_others] = slot
@@ -101,6 +108,7 @@ def _split_from(
         found = marks[slot] == mark
         to_others += not found
         to_marked += found
+    return to_others
 
 
 @intrinsic  # type: ignore[untyped-decorator]
@@ -157,16 +165,16 @@ def _split_16(
 
 @overload(split)  # type: ignore[untyped-decorator]
 def _compiled_split(slots: Any, marks: Any, mark: Any, others: Any, marked: Any) -> Any:
-    def by_lanes(slots: Any, marks: Any, mark: Any, others: Any, marked: Any) -> None:
+    def by_lanes(slots: Any, marks: Any, mark: Any, others: Any, marked: Any) -> Any:
         end = len(slots) & -LANES
         to_marked = 0
         for start in range(0, end, LANES):
             to_others = start - to_marked
             to_marked += _split_16(slots, start, marks, mark, others, to_others, marked, to_marked)
-        _split_from(end, end - to_marked, to_marked, slots, marks, mark, others, marked)
+        return _split_from(end, end - to_marked, to_marked, slots, marks, mark, others, marked)
 
-    def one_by_one(slots: Any, marks: Any, mark: Any, others: Any, marked: Any) -> None:
-        _split_from(0, 0, 0, slots, marks, mark, others, marked)
+    def one_by_one(slots: Any, marks: Any, mark: Any, others: Any, marked: Any) -> Any:
+        return _split_from(0, 0, 0, slots, marks, mark, others, marked)
 
     _, _, features = cpu_target.target_context.codegen().magic_tuple()
     return by_lanes if "+avx512f" in features.split(",") else one_by_one

@@ -1,10 +1,11 @@
-"""Least frequently used: in-cache counts without ageing; among equal counts the least recently used goes.
+"""Least frequently used: counts in the cache, no ageing; of equal counts the least recently used.
 
 A slot counts 1 when fetched (and at the start), one more with every step that hits it. Slots of one
 count form a list, least recent first. Most of what a step demands was demanded by the step before,
-so slots wait outside the lists until a step passes them over: it links those (in the order in which
-the step before touched them: hits, then fetched), unlinks the hits that had been linked, and takes
-its victims, which leaves no demanded slot in any list.
+so a demanded slot waits outside the lists until a step passes it over. A step unlinks the hits that
+were linked, links what it passes over (in the order in which the step before touched it: hits,
+then fetched slots) and takes its victims: no demanded slot is in any list by then, and what is
+appended was touched later than all that is linked.
 
 Reference: Einziger, Friedman and Manes 2017 call this in-cache (or "perfect-free") LFU.
 """
@@ -14,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from hisparse_sim.policies.hook import hook
+from hisparse_sim.policies.hook import copy, hook
 from hisparse_sim.policies.policy import Indices, Policy, Setup, Slots, Step
 
 Nodes = npt.NDArray[np.uint32]
@@ -27,9 +28,10 @@ class State(NamedTuple):
     preceding: Nodes  # likewise, towards the least recent
     count: Nodes  # [B]
     demanded: Indices  # [B] the last step that demanded the slot
-    recent: Slots  # [B] the slots that the last step demanded, as it touched them: not linked
-    chosen: Slots  # [B] scratch
-    sizes: Numbers  # [2] number of recent slots, the lowest count that may have linked slots
+    waiting: Slots  # [B] what the last step demanded, in the order in which it touched them
+    waits: Numbers  # [1] how many
+    lowest: Numbers  # [1] the lists of lower counts are empty
+    chosen: Slots  # [B + 1] scratch
 
 
 def state(setup: Setup) -> State:
@@ -39,21 +41,22 @@ def state(setup: Setup) -> State:
         following=nodes.copy(),
         preceding=nodes,
         count=np.ones(size, np.uint32),
-        demanded=np.zeros(size, np.int32),
-        recent=np.zeros(size + 1, np.uint16),
+        demanded=np.full(size, -1, np.int32),
+        waiting=np.zeros(size, np.uint16),
+        waits=np.zeros(1, np.int64),
+        lowest=np.ones(1, np.int64),
         chosen=np.zeros(size + 1, np.uint16),
-        sizes=np.array([0, 1, -1]),
     )
-    for slot in range(size):
-        _link(made, slot)
+    circle = np.append(np.arange(size, dtype=np.uint32), np.uint32(size + 1))
+    made.following[circle] = np.roll(circle, -1)
+    made.preceding[circle] = np.roll(circle, 1)
     return made
 
 
 @hook
 def _link(state: State, slot: int) -> None:
     """Append `slot` to the list of its count."""
-    count = state.count[slot]
-    sentinel = len(state.count) + count
+    sentinel = len(state.count) + state.count[slot]
     last = state.preceding[sentinel]
     state.following[last] = slot
     state.preceding[slot] = last
@@ -71,41 +74,42 @@ def _unlink(state: State, slot: int) -> None:
 
 @hook
 def step(state: State, step: Step, now: int) -> None:
-    demanded, count, recent, chosen = state.demanded, state.count, state.recent, state.chosen
-    last = state.sizes[2]
-    joined = 0
-    for slot in step.hits:
-        chosen[joined] = slot
-        joined += demanded[slot] != last
+    count, demanded, waiting, chosen = state.count, state.demanded, state.waiting, state.chosen
+    size = len(count)
+
+    linked = 0
+    for slot in step.hits:  # without a branch, as below: what returns is hard to predict
+        chosen[linked] = slot
+        linked += demanded[slot] != now - 1
         demanded[slot] = now
         count[slot] += 1
-    for slot in chosen[:joined]:
+    for slot in chosen[:linked]:
         _unlink(state, slot)
-    left = 0
-    for slot in recent[: state.sizes[0]]:
-        chosen[left] = slot
-        left += demanded[slot] != now
-    lowest = state.sizes[1]
-    for slot in chosen[:left]:
+
+    passed = 0
+    for slot in waiting[: state.waits[0]]:
+        chosen[passed] = slot
+        passed += demanded[slot] != now
+    lowest = state.lowest[0]
+    for slot in chosen[:passed]:
         _link(state, slot)
         lowest = min(lowest, count[slot])
+
     for i in range(len(step.victims)):
-        victim = state.following[len(count) + lowest]
-        while victim >= len(count):
+        victim = state.following[size + lowest]
+        while victim >= size:  # a sentinel: that list is empty
             lowest += 1
-            victim = state.following[len(count) + lowest]
+            victim = state.following[size + lowest]
         _unlink(state, victim)
         step.victims[i] = victim
         count[victim] = 1
         demanded[victim] = now
-    n = len(step.hits)
-    for i in range(n):
-        recent[i] = step.hits[i]
-    for i in range(len(step.victims)):
-        recent[n + i] = step.victims[i]
-    state.sizes[0] = n + len(step.victims)
-    state.sizes[1] = lowest
-    state.sizes[2] = now
+    state.lowest[0] = lowest
+
+    hits, misses = len(step.hits), len(step.victims)
+    copy(waiting, step.hits)
+    copy(waiting[hits:], step.victims)
+    state.waits[0] = hits + misses
 
 
 LFU = Policy(

@@ -53,7 +53,7 @@ class Policy:
     `state(setup)` returns a NamedTuple of arrays (scalars are arrays of length 1). `step(state, step, now)`
     is a `hook`: it writes a victim for every miss and brings its own order up to date, as if hits were
     reported in the order of `row` and each miss were then given its victim before the next. Empty slots
-    come first, in slot order. `now` is the number of the step, counted from 1 and growing.
+    come first, in slot order. `now` is the number of the step, counted from 1 and growing by one.
 
     With `needs_future` the setup carries `next_demand`: for each of the N positions the `now` of the next
     step that demands the same position (`steps + 1` if none does), not counting demands of a position
