@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from os import PathLike
 from pathlib import Path
 
@@ -120,7 +119,7 @@ def read_miss_curve(path: str | Path, policy: str, context: float, top_k: int) -
     readers: dict[str, Callable[[Path], pd.DataFrame]] = {
         ".csv": pd.read_csv,
         ".json": pd.read_json,
-        ".jsonl": partial(pd.read_json, lines=True),
+        ".jsonl": lambda path: pd.read_json(path, lines=True),
         ".parquet": pd.read_parquet,
     }
     if file.suffix not in readers:

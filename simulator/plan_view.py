@@ -13,7 +13,8 @@ from hisparse_sim.simulator.tables import print_table
 
 if TYPE_CHECKING:
     from hisparse_sim.simulator.hardware import Hardware
-    from hisparse_sim.simulator.plan import Aim, Finding, MissesOf, Plan
+    from hisparse_sim.simulator.missing import MissesOf
+    from hisparse_sim.simulator.plan import Aim, Finding, Plan
     from hisparse_sim.simulator.prediction import Setting
 
 Columns = dict[str, tuple[str, Callable[[Any], str]]]

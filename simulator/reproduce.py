@@ -13,10 +13,12 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from hisparse_sim.simulator import profiles
 from hisparse_sim.simulator.deployment import Deployment, rank_weight_bytes
+from hisparse_sim.simulator.exposure import Exposure
 from hisparse_sim.simulator.hardware import load_hardware
 from hisparse_sim.simulator.memory import (
     baseline_pool_tokens,
@@ -28,10 +30,12 @@ from hisparse_sim.simulator.models import load_model
 from hisparse_sim.simulator.prediction import Setting, steps_for
 from hisparse_sim.simulator.serving import Workload, serve
 from hisparse_sim.simulator.steptimes import LAYOUTS
+from hisparse_sim.simulator.swapin import measured_swap_in
 from hisparse_sim.traces import Trace, open_trace, sample_path
 
 GIB = 1 << 30
 Progress = Callable[[str], None]
+CURVE = (8, 16, 32, 64, 128, 256)  # concurrencies of the figure
 
 
 @dataclass(frozen=True)
@@ -55,7 +59,7 @@ class Reproduced:
 
 
 def read_published() -> dict[str, Any]:
-    """The shipped figures as tables: sources, memory, serving, decode."""
+    """The shipped figures: tables sources, memory, serving, steps, decode, measured_baseline."""
     text = (files(profiles) / "published.toml").read_text(encoding="utf-8")
     return tomllib.loads(text)
 
@@ -116,7 +120,7 @@ class _Runs:
             concurrency=entry["concurrency"],
             range_ratio=entry.get("range_ratio", 1.0),
         )
-        key = (workload, mode, pool_gib, entry.get("ratio"), entry.get("buffer"))
+        key = (workload, mode, pool_gib)  # B and ratio are the same in all of them
         if key not in self._rates:
             setting = self.setting(entry, mode, pool_gib)
             served = serve(setting.server(), workload)
@@ -138,12 +142,28 @@ class _Runs:
         pool = entry.get("pool_gib")
         ours, how = self.tokens_per_s(entry, entry["mode"], pool)
         if "against" in entry:
-            other, _ = self.tokens_per_s(
-                entry, entry["against"], entry.get("baseline_pool_gib", pool)
-            )
+            other, _ = self.tokens_per_s(entry, entry["against"], pool)
             how = f"{ours:,.0f} over {other:,.0f} tokens/s; {how}"
             ours = ours / other if other else float("nan")
         return ours, how
+
+    def steps(self, entry: Mapping[str, Any]) -> tuple[float, str]:
+        """Tokens/s of steps that take what the measured baseline takes and our swap-in."""
+        base = read_published()["measured_baseline"]
+        model = load_model("glm-5.1")
+        hardware = load_hardware(base["hardware"])
+        misses = self.misses(base["buffer"])
+        swap_in = measured_swap_in(hardware, model.item_bytes(base["kv_dtype"]))
+        exposure = Exposure("hisparse", model, base["buffer"], misses, swap_in)
+        running, batch = base["running"], entry["batch"]
+        step_ms = [1000 * n / rate for n, rate in zip(running, base["tokens_per_s"], strict=True)]
+        compute = float(np.interp(batch, running, step_ms))
+        if batch > running[-1]:
+            slope = (step_ms[-1] - step_ms[-2]) / (running[-1] - running[-2])
+            compute += slope * (batch - running[-1])
+        wait = exposure.step_us(batch, base["context"], 0.0, 0.0) / 1000
+        how = f"measured baseline {compute:.1f} ms, swap-in {wait:.1f} ms"
+        return 1000 * batch / (compute + wait), how
 
     def decode(self, entry: Mapping[str, Any]) -> tuple[float, str]:
         """The largest gain of decode alone over the contexts listed."""
@@ -174,7 +194,12 @@ def reproduce(
     """
     published = read_published()
     runs = _Runs(trace or open_trace(sample_path()), policy)
-    kinds = {"memory": _memory, "serving": runs.serving, "decode": runs.decode}
+    kinds = {
+        "memory": _memory,
+        "serving": runs.serving,
+        "steps": runs.steps,
+        "decode": runs.decode,
+    }
     for kind, compute in kinds.items():
         for entry in published[kind]:
             if progress:
@@ -229,7 +254,7 @@ def throughput_curves(trace: Trace, policy: str = "lru") -> pd.DataFrame:
                 )[0],
             }
             for name, mode, pool in lines
-            for concurrency in (8, 16, 32, 64, 128, 256)
+            for concurrency in CURVE
         ]
     )
 
