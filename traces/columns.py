@@ -67,7 +67,8 @@ def request_codes(chunks: Sequence[pa.Array], known: dict[str, int]) -> Longs:
         if not pa.types.is_dictionary(chunk.type):
             chunk = chunk.dictionary_encode()
         _refuse_null(chunk, row, "request")
-        names = pc.cast(chunk.dictionary, pa.string()).to_pylist()
+        values = chunk.dictionary
+        names = (values if pa.types.is_string(values.type) else values.cast("string")).to_pylist()
         table = [-1 if name is None else known.setdefault(name, len(known)) for name in names]
         codes.append(np.array(table, dtype=np.int64)[chunk.indices.to_numpy()])
         if (codes[-1] < 0).any():
