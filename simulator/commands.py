@@ -61,6 +61,13 @@ deployment_options = combined(
     ),
     click.option("--host-gib", type=_POSITIVE, help="Host memory a GPU.  [default: the machine's]"),
     click.option(
+        "--keys-budgeted",
+        type=click.Choice(["all", "once"]),
+        default="all",
+        show_default=True,
+        help="Indexer keys in the pool's size; once: engines before SGLang's pull request 31992.",
+    ),
+    click.option(
         "--disaggregated", is_flag=True, help="Prefill runs on another instance like this."
     ),
     click.option(
@@ -127,6 +134,7 @@ def prepare(options: dict[str, Any], mode: str, policy: str) -> tuple[Setting, M
         options["mem_fraction_static"],
         round(pool * gib) if pool else None,
         round(host * gib) if host else None,
+        keys_budgeted=options["keys_budgeted"],
     )
     deployment.check_weights()
     steps = steps_for(

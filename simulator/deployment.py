@@ -8,7 +8,7 @@ hold the same tokens.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hisparse_sim.simulator.hardware import Hardware
 from hisparse_sim.simulator.memory import (
@@ -23,6 +23,8 @@ from hisparse_sim.simulator.memory import (
 )
 from hisparse_sim.simulator.models import Model
 from hisparse_sim.simulator.steptimes import Layout
+
+RESERVE = "GPU reserve"
 
 
 def rank_weight_bytes(model: Model, layout: Layout) -> int:
@@ -61,6 +63,7 @@ class Deployment:
     pool_bytes: int | None = None  # device pool of one GPU
     host_bytes: int | None = None  # host memory of one GPU's rank
     host_reserve_bytes: int = 10_000_000_000  # of the node's host memory, not for pools
+    keys_budgeted: str = "all"  # "once": engines before July 2026, see memory.capacity
 
     def __post_init__(self) -> None:
         if not 0 < self.mem_fraction_static < 1:
@@ -130,14 +133,21 @@ class Deployment:
             self.device_pool_bytes,
             self.model.layers,
             self.item_bytes,
-            ratio,
+            ratio if self.keys_budgeted == "all" else 1,
             self.model.indexer_key_bytes,
         )
+
+    def unbudgeted_key_bytes(self, ratio: int) -> int:
+        """Bytes of indexer keys beside the pool: they come out of the reserve."""
+        if self.keys_budgeted == "all":
+            return 0
+        tokens = self.pool_tokens(ratio) * (ratio - 1)
+        return tokens * self.model.layers * self.model.indexer_key_bytes
 
     def capacity(self, ratio: int, device_buffer_size: int, tokens: int) -> Capacity:
         """Requests of `tokens` that one rank decodes together under HiSparse."""
         self.check_weights()
-        return capacity(
+        found = capacity(
             self.model,
             self.kv_dtype,
             ratio,
@@ -145,7 +155,16 @@ class Deployment:
             tokens,
             self.device_pool_bytes,
             self.rank_host_bytes,
+            keys_budgeted=self.keys_budgeted,
         )
+        extra = self.unbudgeted_key_bytes(ratio)
+        if extra > self.reserve_bytes:
+            reason = (
+                f"indexer keys of {extra / 1e9:.1f} GB beside the pool exceed the reserve of"
+                f" {self.reserve_bytes / 1e9:.1f} GB"
+            )
+            return replace(found, requests=0, limit=RESERVE, reason=reason)
+        return found
 
     def baseline_requests(self, tokens: int) -> int:
         """Requests of `tokens` that one rank holds without HiSparse."""
@@ -183,27 +202,30 @@ def shortages(
     out: list[Shortage] = []
     if found.limit == "host":
         out.append(Shortage("host memory", "at start", "the engine does not start", found.reason))
+    if found.limit == RESERVE:
+        out.append(Shortage(RESERVE, "at start", "out of GPU memory", found.reason))
     if found.limit == "length":
         out.append(Shortage("length", "at admission", "the request is refused", found.reason))
     tables = (max_running_requests + 1) * slot_table_bytes(deployment.model, device_buffer_size)
-    if tables > deployment.reserve_bytes:
+    reserve = deployment.reserve_bytes - deployment.unbudgeted_key_bytes(ratio)
+    if tables > reserve:
         out.append(
             Shortage(
-                "GPU reserve",
+                RESERVE,
                 "at start",
                 "out of memory while the slot tables are made",
-                f"{max_running_requests + 1:,} slots take {tables / 1e9:.1f} GB, the reserve is"
-                f" {deployment.reserve_bytes / 1e9:.1f} GB",
+                f"{max_running_requests + 1:,} slots take {tables / 1e9:.1f} GB, the reserve has"
+                f" {reserve / 1e9:.1f} GB",
             )
         )
-    elif tables > deployment.reserve_bytes / 2:
+    elif tables > reserve / 2:
         out.append(
             Shortage(
-                "GPU reserve",
+                RESERVE,
                 "in a large prefill",
                 "may run out of memory",
                 f"{max_running_requests + 1:,} slots take {tables / 1e9:.1f} of the"
-                f" {deployment.reserve_bytes / 1e9:.1f} GB that activations need too",
+                f" {reserve / 1e9:.1f} GB that activations need too",
             )
         )
     held = device_tokens(prompt, device_buffer_size)

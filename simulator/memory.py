@@ -8,6 +8,7 @@ the host pool can hold: a larger R makes P smaller.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from hisparse_sim.simulator.models import Model
@@ -15,6 +16,7 @@ from hisparse_sim.simulator.models import Model
 PAGE_TOKENS = 64  # the engine's page; also the reserved page behind every hot buffer
 MAX_BUFFER = 32_767  # slot ids are int16
 
+KEY_BUDGETS = ("all", "once")
 DEVICE_POOL, INDEXER_KEYS, HOST, LENGTH = "device pool", "indexer keys", "host", "length"
 
 
@@ -112,18 +114,12 @@ class Capacity:
     host_pool_bytes: int  # pinned at start, whatever is used
 
 
-def _largest_ratio(
-    model: Model, item_bytes: int, device_pool_bytes: int, host_bytes: int, ratio: int
-) -> int:
-    """Largest R below `ratio` whose host pool fits; 0 if none does. The pool grows with R."""
-    low, high = 0, ratio
+def _largest(fits: Callable[[int], bool], below: int) -> int:
+    """Largest whole number under `below` that fits, where smaller ones fit too; 0 if none does."""
+    low, high = 0, below
     while high - low > 1:
         middle = (low + high) // 2
-        pool = device_pool_tokens(
-            device_pool_bytes, model.layers, item_bytes, middle, model.indexer_key_bytes
-        )
-        fits = host_pool_bytes(pool, middle, model.layers, item_bytes) <= host_bytes
-        low, high = (middle, high) if fits else (low, middle)
+        low, high = (middle, high) if fits(middle) else (low, middle)
     return low
 
 
@@ -135,14 +131,22 @@ def capacity(
     tokens: int,
     device_pool_bytes: int,
     host_bytes: int,
+    *,
+    keys_budgeted: str = "all",
 ) -> Capacity:
     """Requests of `tokens` (prompt and output) that decode together on one GPU under HiSparse.
 
     `device_pool_bytes` is what the engine has left for KV on the GPU and `host_bytes` the host
     memory of this GPU's rank. Counts every request at its full length, so none is retracted.
     The host pool is pinned whole at start: if it does not fit, the engine does not start and no
-    request runs. Raises ValueError for arguments that the engine refuses.
+    request runs. `keys_budgeted` "once" is the rule of engines before SGLang's pull request 31992
+    (July 2026): the pool is sized as if one key were kept for each of its own tokens, and the other
+    keys come out of whatever is left on the GPU. Raises ValueError for arguments that the engine
+    refuses.
     """
+    if keys_budgeted not in KEY_BUDGETS:
+        known = ", ".join(KEY_BUDGETS)
+        raise ValueError(f"unknown key budget {keys_budgeted!r}; known: {known}")
     check_buffer(model, device_buffer_size)
     for name, value in (("ratio", ratio), ("tokens", tokens)):
         if value < 1:
@@ -150,7 +154,13 @@ def capacity(
     if ratio != int(ratio):
         raise ValueError(f"host_to_device_ratio must be a whole number, not {ratio}")
     item = model.item_bytes(kv_dtype)
-    pool = device_pool_tokens(device_pool_bytes, model.layers, item, ratio, model.indexer_key_bytes)
+    keys = model.indexer_key_bytes
+
+    def pool_at(any_ratio: int) -> int:
+        budgeted = any_ratio if keys_budgeted == "all" else 1
+        return device_pool_tokens(device_pool_bytes, model.layers, item, budgeted, keys)
+
+    pool = pool_at(ratio)
     logical = pool * ratio
     per_request = device_tokens(tokens, device_buffer_size)
     pinned = host_pool_bytes(pool, ratio, model.layers, item)
@@ -168,7 +178,9 @@ def capacity(
         )
     elif pinned > host_bytes:
         requests, limit = 0, HOST
-        fitting = _largest_ratio(model, item, device_pool_bytes, host_bytes, ratio)
+        fitting = _largest(
+            lambda r: host_pool_bytes(pool_at(r), r, model.layers, item) <= host_bytes, ratio
+        )
         way_out = f"the largest ratio that fits is {fitting}" if fitting else "no ratio fits"
         reason = (
             f"the host pool of {pinned / 1e9:.1f} GB ({logical:,} tokens) exceeds the"

@@ -14,10 +14,10 @@ from hisparse_sim.simulator.admission import (
     FINAL_RATIO,
     Pool,
 )
-from hisparse_sim.simulator.deployment import Deployment
+from hisparse_sim.simulator.deployment import RESERVE, Deployment
 from hisparse_sim.simulator.exposure import Exposure
 from hisparse_sim.simulator.hardware import Hardware
-from hisparse_sim.simulator.memory import PAGE_TOKENS, check_buffer, device_tokens, pages
+from hisparse_sim.simulator.memory import HOST, PAGE_TOKENS, check_buffer, device_tokens, pages
 from hisparse_sim.simulator.missing import LayerMisses, MissesOf
 from hisparse_sim.simulator.models import Model
 from hisparse_sim.simulator.profiles import ProfileError
@@ -62,7 +62,7 @@ class Setting:
             tokens = self.deployment.baseline_tokens()
             return Pool(tokens, tokens, 0, model.context, self.conservativeness)
         found = self.deployment.capacity(self.ratio, self.device_buffer_size, 1)
-        if found.limit == "host":
+        if found.limit in (HOST, RESERVE):
             raise ValueError(found.reason)
         return Pool(
             found.pool_tokens,

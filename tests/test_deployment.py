@@ -128,3 +128,16 @@ def test_own_hardware(tmp_path: Path) -> None:
     )
     mine = load_hardware("mine", file)
     assert (mine.host_bytes, mine.step_times, mine.decode_scale) == (10, "", 1.0)
+
+
+def test_unbudgeted_keys_come_out_of_the_reserve() -> None:
+    # 30 GiB at R = 8: 321,600 x 7 tokens x 10,296 bytes = 23.2 GB beside the pool, reserve 22.2 GB.
+    old = Deployment(
+        GLM, H200, TP8, pool_bytes=30 * GIB, host_bytes=250 * GIB, keys_budgeted="once"
+    )
+    assert old.unbudgeted_key_bytes(8) == 321_600 * 7 * 10_296
+    found = old.capacity(8, 4096, 40_960)
+    assert (found.requests, found.limit) == (0, "GPU reserve")
+    assert "indexer keys of 23.2 GB beside the pool exceed the reserve of 22.2 GB" in found.reason
+    assert shortages(old, 8, 4096, 32_768, 8192, 8, 60)[0].what == "GPU reserve"
+    assert old.capacity(7, 4096, 40_960).requests > 0

@@ -139,3 +139,12 @@ def test_no_pool_at_all() -> None:
 def test_what_the_engine_refuses(ratio: int, buffer: int, tokens: int, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         capacity(GLM, "bf16", ratio, buffer, tokens, 30 * GIB, 250 * GIB)
+
+
+def test_engines_that_budgeted_one_key_a_token() -> None:
+    # P as without HiSparse: 30 GiB / 100,152 = 321,600 whatever the ratio.
+    found = capacity(GLM, "bf16", 8, 4096, 40_960, 30 * GIB, 250 * GIB, keys_budgeted="once")
+    assert (found.pool_tokens, found.logical_tokens) == (321_600, 2_572_800)
+    assert (found.requests, found.limit) == (62, "indexer keys")
+    with pytest.raises(ValueError, match="unknown key budget 'none'; known: all, once"):
+        capacity(GLM, "bf16", 8, 4096, 40_960, 30 * GIB, 250 * GIB, keys_budgeted="none")

@@ -35,7 +35,12 @@ def test_memory_figures(rows: dict[str, Reproduced]) -> None:
 
 
 def test_hisparse_at_32k_within_20_percent(rows: dict[str, Reproduced]) -> None:
-    assert abs(rows["HiSparse, 32k/8k"].error) < 0.20
+    # In step it is an upper bound, out of step a lower one; the published figure lies between.
+    upper, lower = rows["HiSparse, 32k/8k"], rows["HiSparse, 32k/8k, lengths spread by 10 %"]
+    assert lower.ours < upper.published < upper.ours
+    assert abs(upper.error) < 0.20
+    assert abs(rows["HiSparse over baseline, 32k/8k"].error) < 0.20
+    assert abs(rows["HiSparse over baseline, 4k context"].error) < 0.05
 
 
 def test_baseline_is_a_plateau_and_hisparse_is_not(rows: dict[str, Reproduced]) -> None:
