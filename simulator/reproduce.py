@@ -241,12 +241,12 @@ def table(rows: list[Reproduced]) -> pd.DataFrame:
 def throughput_curves(trace: Trace, policy: str = "lru") -> pd.DataFrame:
     """Our rates for 32k/8k on 8 x H200: columns line, concurrency, tokens_per_s."""
     runs = _Runs(trace, policy)
-    lines = (
+    lines = (  # name, mode, pool in GiB, indexer keys in the pool's size
         ("baseline", "baseline", None, "all"),
+        ("baseline, pool 12 GiB", "baseline", 12.0, "all"),
         ("baseline, pool 10 GiB", "baseline", 10.0, "all"),
-        ("HiSparse, pool rule of then", "hisparse", None, "once"),
-        ("HiSparse, pool rule of today", "hisparse", None, "all"),
-        ("copies free, rule of today", "oracle", None, "all"),
+        ("HiSparse, engine of today", "hisparse", None, "all"),
+        ("HiSparse, engine of then, pool 12 GiB", "hisparse", 12.0, "once"),
     )
     return pd.DataFrame(
         [
