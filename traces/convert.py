@@ -1,0 +1,89 @@
+"""Make a trace file of what another tool saved."""
+
+import os
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from hisparse_sim.traces.demand import Demand
+from hisparse_sim.traces.errors import TraceError
+from hisparse_sim.traces.files import refuse_unwritable
+from hisparse_sim.traces.importers import Options, get_importer
+from hisparse_sim.traces.metadata import Metadata
+from hisparse_sim.traces.writer import TraceWriter
+
+
+def convert(
+    source: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    form: str | None = None,
+    *,
+    provenance: str | None = None,
+    model: str = "",
+    dataset: str = "",
+    progress: Callable[[Demand], None] | None = None,
+    **options: Any,
+) -> Metadata:
+    """Convert `source` and return the metadata of the new file.
+
+    `form` is a name of `importers.IMPORTERS`, guessed from the suffix if None; `options` are the
+    fields of `importers.Options`. Large values go through a folder beside `target`, so memory is
+    bounded by one (request, layer), except for the format jsonl. `progress` is called for each.
+
+    Raises TraceError if the file is not what the format says, or for a missing provenance;
+    ValueError for an unknown format.
+    """
+    source, target = Path(source), Path(target)
+    importer = get_importer(form or guess_form(source))
+    provenance = provenance or importer.provenance
+    if provenance is None:
+        raise TraceError(
+            f"{source} does not say where its positions come from: name it with --provenance"
+        )
+    refuse_unwritable(target)
+    with TemporaryDirectory(prefix=".hisparse-convert-", dir=target.parent) as scratch:
+        imported = importer.read(source, Options(scratch=Path(scratch), **options))
+        metadata = Metadata(
+            model=model,
+            provenance=provenance,
+            top_k=imported.top_k,
+            num_layers=imported.num_layers,
+            source=importer.source,
+            dataset=dataset,
+            order="indexer",
+            prompt_len=imported.prompt_len,
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+            notes={"converted_from": source.name, **(imported.notes or {})},
+        )
+        with TraceWriter(target, metadata) as writer:
+            for part in imported.parts:
+                writer.write(part)
+                if progress is not None:
+                    progress(part)
+    return metadata
+
+
+def guess_form(source: Path) -> str:
+    """Return the format that the suffix, or the beginning, of a file speaks for.
+
+    Raises TraceError if it could be several.
+    """
+    suffix = source.suffix.lower()
+    if suffix in (".npy", ".npz", ".pt", ".pth"):
+        return "array"
+    if suffix in (".json", ".jsonl"):
+        try:
+            with source.open("rb") as file:
+                head = file.read(1 << 16)
+        except OSError as error:
+            raise TraceError(f"{source} cannot be read: {error.strerror or error}") from error
+        for form, key in (
+            ("jsonl", b'"selected_token_pos"'),
+            ("sglang", b'"meta_info"'),
+            ("vllm", b'"choices"'),
+        ):
+            if key in head:
+                return form
+    raise TraceError(f"{source}: name its format with --from, nothing in it tells")

@@ -1,0 +1,79 @@
+"""JSON answers of engines on disk: their huge base64 values go to scratch files, unread."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from hisparse_sim.traces.base64_stream import Extractor
+from hisparse_sim.traces.errors import TraceError
+
+_CHUNK_BYTES = 1 << 20
+
+
+def read_answers(path: Path, key: str, scratch: Path) -> Iterator[tuple[Any, dict[int, Path]]]:
+    """Yield every JSON text of a file with the scratch files of its values, by their numbers.
+
+    A `.jsonl` file holds one text a line, any other file one text. A value stands in the JSON as
+    `{"base64": number}`. Memory is bounded by the JSON without its values.
+
+    Raises TraceError naming the file, and the line, if it is no JSON or a value no base64.
+    """
+    lines = path.suffix.lower() == ".jsonl"
+    try:
+        with path.open("rb") as file:
+            number = 0
+            while True:
+                number += 1
+                place = f"{path}, line {number}" if lines else str(path)
+                folder = scratch / f"answer-{number}"
+                folder.mkdir()
+                found = _read_one(file, lines, key, folder, place)
+                if found is None:
+                    return
+                yield found
+                if not lines:
+                    return
+    except FileNotFoundError:
+        raise TraceError(f"{path} does not exist") from None
+    except OSError as error:
+        raise TraceError(f"{path} cannot be read: {error.strerror or error}") from error
+
+
+def _read_one(
+    file: BinaryIO, line: bool, key: str, folder: Path, place: str
+) -> tuple[Any, dict[int, Path]] | None:
+    values: dict[int, Path] = {}
+    with ExitStack() as stack:
+
+        def open_sink(number: int) -> Any:
+            values[number] = folder / str(number)
+            return stack.enter_context(values[number].open("wb")).write
+
+        extractor = Extractor(key, open_sink)
+        empty = True
+        try:
+            while True:
+                chunk = file.readline(_CHUNK_BYTES) if line else file.read(_CHUNK_BYTES)
+                empty = empty and not chunk.strip()
+                extractor.feed(chunk)
+                if not chunk or (line and chunk.endswith(b"\n") and not empty):
+                    break
+            return None if empty and line else (extractor.finish(), values)
+        except TraceError as error:
+            raise TraceError(f"{place}: {error}") from None
+
+
+def value_at(found: Any, *keys: str) -> Any:
+    """Return `found[key][key]...`, or None where there is no such thing."""
+    for key in keys:
+        if not isinstance(found, dict):
+            return None
+        found = found.get(key)
+    return found
+
+
+def scratch_of(found: Any, values: dict[int, Path]) -> Path | None:
+    """Return the scratch file that stands for a value, None if it is another value."""
+    number = value_at(found, "base64")
+    return values.get(number) if isinstance(number, int) else None

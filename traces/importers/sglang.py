@@ -1,0 +1,106 @@
+"""Saved answers of SGLang's `/generate` with `"return_indexer_topk": true`.
+
+`meta_info.indexer_topk` is base64 of raw int32, (prompt + output - 1, layers, top_k); the shape is
+not in the answer. Row t is the query at position t. Shared layers have a slot of their own and
+repeat the layer before them.
+
+Reference: SGLang 0.5.23, `srt/state_capturer/indexer_topk.py`.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hisparse_sim.traces.captured import demands
+from hisparse_sim.traces.demand import Demand
+from hisparse_sim.traces.errors import TraceError
+from hisparse_sim.traces.importers.answers import read_answers, scratch_of, value_at
+from hisparse_sim.traces.importers.importer import Imported, Importer, Options
+
+
+def shape_of(
+    size_bytes: int, rows: int | None, num_layers: int | None, top_k: int | None, place: str
+) -> tuple[int, int, int]:
+    """Return (rows, layers, top_k) of so many bytes of int32, where one of them may be unknown.
+
+    Raises TraceError if they do not fit the size or leave more than one open.
+    """
+    known = [rows, num_layers, top_k]
+    if known.count(None) > 1:
+        raise TraceError(
+            f"{place}: the shape of its top-k is not in the answer; give --layers and --top-k of "
+            f"the model"
+        )
+    product = 4
+    for each in known:
+        product *= 1 if each is None else each
+    missing = size_bytes // product if product else 0
+    shape = [missing if each is None else each for each in known]
+    if 4 * shape[0] * shape[1] * shape[2] != size_bytes or min(shape) < 1:
+        named = [
+            f"{'?' if each is None else each} {name}"
+            for each, name in zip(known, ("rows", "layers", "positions"), strict=True)
+        ]
+        raise TraceError(
+            f"{place}: its top-k has {size_bytes} bytes, which is not 4 x {' x '.join(named)}; "
+            f"check --layers and --top-k, or the answer was cut"
+        )
+    return shape[0], shape[1], shape[2]
+
+
+def _read(path: Path, options: Options) -> Imported:
+    found: list[tuple[str, int, Any]] = []  # request, prompt_len, array
+    for texts, values in read_answers(path, "indexer_topk", options.scratch):
+        for answer in texts if isinstance(texts, list) else [texts]:
+            place = f"{path}: answer {len(found)}"
+            scratch = scratch_of(value_at(answer, "meta_info", "indexer_topk"), values)
+            if scratch is None:
+                raise TraceError(
+                    f"{place} has no meta_info.indexer_topk: start the server with "
+                    f'--enable-return-indexer-topk and send "return_indexer_topk": true'
+                )
+            prompt_len = options.prompt_len
+            if prompt_len is None:
+                prompt_len = value_at(answer, "meta_info", "prompt_tokens")
+            if type(prompt_len) is not int or prompt_len < 0:
+                raise TraceError(f"{place} has no meta_info.prompt_tokens: give --prompt-len")
+            output = value_at(answer, "meta_info", "completion_tokens")
+            rows = None
+            if type(output) is int and None in (options.num_layers, options.top_k):
+                rows = prompt_len + output - 1
+            size_bytes = scratch.stat().st_size
+            shape = shape_of(size_bytes, rows, options.num_layers, options.top_k, place)
+            name = options.request or value_at(answer, "meta_info", "id")
+            name = name if isinstance(name, str) and name else f"answer-{len(found)}"
+            found.append((name, prompt_len, np.memmap(scratch, "<i4", "r", shape=shape)))
+    if not found:
+        raise TraceError(f"{path} holds no answer")
+    shapes = {array.shape[1:] for _, _, array in found}
+    if len(shapes) > 1:
+        raise TraceError(f"{path} holds answers of different shapes, {sorted(shapes)}")
+    num_layers, top_k = shapes.pop()
+
+    def parts() -> Iterator[Demand]:
+        for name, prompt_len, array in found:
+            yield from demands(
+                array,
+                place=str(path),
+                request=name,
+                first_position=options.first_position or 0,
+                prompt_len=prompt_len,
+                layers=options.layers,
+            )
+
+    lengths = {name: prompt_len for name, prompt_len, _ in found}
+    return Imported(parts(), top_k, num_layers, lengths)
+
+
+SGLANG = Importer(
+    name="sglang",
+    summary="JSON or JSONL answers of SGLang's /generate with return_indexer_topk",
+    provenance="dsa-serving",
+    source="SGLang, return_indexer_topk",
+    read=_read,
+)

@@ -1,0 +1,76 @@
+"""Saved answers of vLLM with `--enable-return-indexer-topk`, as proposed.
+
+`choices[i].indexer_topk` is base64 of a `.npy` file, int32 (tokens, layers, top_k), padded with -1;
+row t is the token at position `indexer_topk_prompt_start + t`.
+
+Reference: https://github.com/vllm-project/vllm/pull/49555 (open when this was written).
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from hisparse_sim.traces.captured import demands
+from hisparse_sim.traces.demand import Demand
+from hisparse_sim.traces.errors import TraceError
+from hisparse_sim.traces.importers.answers import read_answers, scratch_of, value_at
+from hisparse_sim.traces.importers.array import open_npy
+from hisparse_sim.traces.importers.importer import Imported, Importer, Options
+
+_REMEDY = "they are places in the engine's cache, which say nothing about the request's positions"
+
+
+def _read(path: Path, options: Options) -> Imported:
+    found: list[tuple[str, int, Any]] = []
+    for answer, values in read_answers(path, "indexer_topk", options.scratch):
+        choices = value_at(answer, "choices")
+        for choice in choices if isinstance(choices, list) else []:
+            place = f"{path}: choice {len(found)}"
+            scratch = scratch_of(value_at(choice, "indexer_topk"), values)
+            if scratch is None:
+                raise TraceError(
+                    f"{place} has no indexer_topk: start the server with "
+                    f"--enable-return-indexer-topk"
+                )
+            prompt_len = options.prompt_len
+            if prompt_len is None:
+                prompt_len = value_at(answer, "usage", "prompt_tokens")
+            if type(prompt_len) is not int or prompt_len < 0:
+                raise TraceError(
+                    f"{place}: the answer has no usage.prompt_tokens: give --prompt-len"
+                )
+            name = options.request or value_at(answer, "id")
+            name = name if isinstance(name, str) and name else "choice"
+            if len(choices) > 1 or options.request is None:
+                name = f"{name}-{len(found)}"
+            found.append((name, prompt_len, open_npy(scratch, place)))
+    if not found:
+        raise TraceError(f"{path} holds no choices with indexer_topk")
+    shapes = {array.shape[1:] for _, _, array in found}
+    if len(shapes) > 1:
+        raise TraceError(f"{path} holds choices of different shapes, {sorted(shapes)}")
+    num_layers, top_k = shapes.pop()
+
+    def parts() -> Iterator[Demand]:
+        for name, prompt_len, array in found:
+            yield from demands(
+                array,
+                place=str(path),
+                request=name,
+                first_position=options.first_position or 0,
+                prompt_len=prompt_len,
+                layers=options.layers,
+                remedy=_REMEDY,
+            )
+
+    lengths = {name: prompt_len for name, prompt_len, _ in found}
+    return Imported(parts(), options.top_k or top_k, options.num_layers or num_layers, lengths)
+
+
+VLLM = Importer(
+    name="vllm",
+    summary="JSON or JSONL answers of vLLM with indexer_topk (base64 of a .npy file)",
+    provenance="dsa-serving",
+    source="vLLM, indexer_topk",
+    read=_read,
+)
