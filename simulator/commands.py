@@ -137,6 +137,8 @@ def prepare(options: dict[str, Any], mode: str, policy: str) -> tuple[Setting, M
         keys_budgeted=options["keys_budgeted"],
     )
     deployment.check_weights()
+    if options["step_times"] == "aiconfigurator":
+        note("asking AIConfigurator for a table; this takes some minutes", options["quiet"])
     steps = steps_for(
         model, hardware, options["layout"], options["kv_dtype"], options["step_times"]
     )
@@ -202,6 +204,13 @@ def write(
     callback=several(int),
     help="Candidates.  [default: 1 to 20]",
 )
+@click.option(
+    "--mode",
+    type=click.Choice(["hisparse", "prefetch", "overlap", "oracle"]),
+    default="hisparse",
+    show_default=True,
+    help="How copies are waited for.",
+)
 @click.option("--policy", default="lru", show_default=True, help="The engine's own is lru.")
 @click.option("--max-tpot-ms", type=_POSITIVE, help="Latency target.")
 @click.option("--max-miss-rate", type=click.FloatRange(0, 1), help="Miss target, 0 to 1.")
@@ -212,6 +221,7 @@ def plan(
     concurrency: int,
     buffers: tuple[int, ...] | None,
     ratios: tuple[int, ...] | None,
+    mode: str,
     policy: str,
     max_tpot_ms: float | None,
     max_miss_rate: float | None,
@@ -239,7 +249,7 @@ def plan(
     from hisparse_sim.simulator.plan_view import extras, show_findings, show_plan
 
     form = output_form(form, output)
-    setting, misses_of, trace = prepare(options, "hisparse", policy)
+    setting, misses_of, trace = prepare(options, mode, policy)
     aim = Aim(options["prompt"], options["output_len"], concurrency, max_tpot_ms, max_miss_rate)
     if config is not None:
         findings = check_config(config, setting, aim)
@@ -252,7 +262,13 @@ def plan(
     )
     rows = found.candidates if candidates else found.pareto
     if form != "table":
-        write(rows, trace, options | {"policy": policy, "concurrency": concurrency}, form, output)
+        write(
+            rows,
+            trace,
+            options | {"mode": mode, "policy": policy, "concurrency": concurrency},
+            form,
+            output,
+        )
         return
     grace = load_hardware("gh200", options["profiles"])
     others = () if options["miss_curve"] else ("fifo", "lru", "arc", "belady")
