@@ -1,22 +1,27 @@
 """The optimum: evict what is demanded again farthest in the future.
 
-Why this is optimal although a whole step is demanded at once. Take any schedule of evictions and the first
-step t at which it differs from ours: some miss evicts a, while ours evicts b, and b is demanded again later
-than a (or never). Neither is demanded at t, so both choices are allowed. Change the schedule to evict b and
-keep a, and from then on let a take the part of b in it. Until a is demanded, the two differ only in which
-of a and b they hold (if the old schedule evicts b in between, evict a instead: then they are equal). At the
-step that demands a, the old schedule must fetch a, and evicts some c; the new one holds a and does not miss
-it. If c is b, they are equal from here on, one miss to the good. Else evict c where the new schedule next
-needs a victim in this step or, if b is demanded, when it fetches b: at most one extra miss, paid by the one
-saved. Nothing in this uses that a step demands one position: all that is needed is that neither a nor b is
-demanded between t and the demand of a, and that a step may fetch b and a both only if the old one fetched a
-in it (if a and b are demanded by the same step the two are interchangeable). So each exchange costs nothing,
-and after finitely many of them the schedule is ours. There is no bypass: the kernel must have every
-demanded token in a slot, so a fetched token always evicts.
+Why no schedule of evictions misses less, although a whole step is demanded at once. Only what the
+slots hold matters for counts; an empty slot counts as a position that nobody demands. Let a
+schedule A first differ from ours in step t: it evicts a and keeps b, we evict b and keep a. Neither
+is demanded in t, and b's next demand is not before a's. We build a schedule A' that evicts b there,
+so that it agrees with ours in one more position, and then misses no more than A. As long as they
+differ, A' holds what A holds with one position c (at first a) in place of b, and one of two things
+is true: c's next demand is not after b's, or A' has missed one less. A' takes the victims of A in
+each later step, except:
 
-Ties go to the lowest slot; they cannot change a count. Slots that are never demanded again tie at
-infinity. The keys are small integers, so the M farthest slots in order come from a histogram: walk it down
-from the farthest until M slots are counted, then place the slots at or above that key as in a counting sort.
+- A evicts b, c not demanded: A' evicts c instead. They are equal from here on.
+- A evicts b, c demanded: A misses c; A' does not, and evicts one less. Equal, one miss to the good.
+- c demanded, b kept and not demanded: A misses c; A' does not and spares one of the victims, which
+  is the new c. A' has missed one less.
+- both demanded: A misses c, A' misses b, with the same victims. Equal.
+- b demanded, c not: so A' had missed one less. Now it misses b and evicts c as well. Equal.
+
+None of this asks how many positions a step demands. Repeating it turns A into ours without a
+further miss. There is no bypass: a fetched token always takes a slot.
+
+Ties go to the lowest slot; they cannot change a count. The keys are small integers, so the M
+farthest slots come in order from a histogram: walk down from the farthest key until M slots are
+counted, then place the slots with that key or more as in a counting sort.
 """
 
 from typing import NamedTuple
@@ -25,15 +30,21 @@ import numpy as np
 import numpy.typing as npt
 
 from hisparse_sim.policies.hook import hook
-from hisparse_sim.policies.policy import Indices, Policy, Setup, Step
+from hisparse_sim.policies.policy import Indices, Policy, Setup, Slots, Step, Words
+
+_COUNTERS = 4  # for each value of `due`; a power of two
 
 
 class State(NamedTuple):
     next_demand: Indices  # [N] see Policy
-    due: Indices  # [B + 1] the next step that demands the slot; the last one takes what is not resident
-    slots_due: Indices  # [steps + 4] slots per value of `due`
+    due: Indices  # [B + 1] the next step that demands the slot; the last one takes what is absent
+    slots_due: Indices  # [steps + 4, 4] slots per value of `due`: the sum of the four
     place: Indices  # [steps + 4] scratch: rank of the next slot with that value
     farthest: npt.NDArray[np.int64]  # [1] no finite `due` is above this
+    far: npt.NDArray[np.uint8]  # [B, rounded to 8] scratch: 1 where `due` is far enough, else 0
+    far_words: Words  # the same memory, 8 slots a word
+    words: Slots  # [B] scratch: the words with far slots
+    candidates: Slots  # [B + 8] scratch: the far slots
 
 
 def state(setup: Setup) -> State:
@@ -43,54 +54,93 @@ def state(setup: Setup) -> State:
         known = setup.first_demand[:size]
         due[: len(known)] = known
         due[len(known) : size] = setup.steps + 1
+    slots_due = np.zeros((setup.steps + 4, _COUNTERS), np.int32)
+    slots_due[:, 0] = np.bincount(due[:size], minlength=setup.steps + 4)
+    far = np.zeros((size + 7) // 8 * 8, np.uint8)
     return State(
         next_demand=setup.next_demand,
         due=due,
-        slots_due=np.bincount(due[:size], minlength=setup.steps + 4).astype(np.int32),
+        slots_due=slots_due,
         place=np.zeros(setup.steps + 4, np.int32),
         farthest=np.full(1, setup.steps, np.int64),
+        far=far,
+        far_words=far.view(np.uint64),
+        words=np.zeros(size, np.uint16),
+        candidates=np.zeros(size + 8, np.uint16),
     )
+
+
+@hook
+def _count(state: State, key: int) -> int:
+    total = 0
+    for i in range(_COUNTERS):
+        total += state.slots_due[key, i]
+    return total
+
+
+@hook
+def _choose(state: State, victims: Slots) -> None:
+    """Write the slots with the farthest `due`, the farthest first, of equal ones the lowest."""
+    due, place = state.due, state.place
+    empty = len(place) - 2
+    farthest = state.farthest[0]
+    key = empty
+    ranked = 0
+    while True:
+        place[key] = ranked
+        ranked += _count(state, key)
+        if ranked >= len(victims):
+            break
+        key -= 1
+        if key == empty - 2:
+            while _count(state, farthest) == 0:
+                farthest -= 1
+            key = farthest
+    state.farthest[0] = farthest
+
+    # Few slots are far. Rule out eight at a time, and never branch on what is hard to predict.
+    least = np.int32(key)
+    for slot in range(len(due) - 1):
+        state.far[slot] = due[slot] >= least
+    words = 0
+    for word in range(len(state.far_words)):
+        state.words[words] = word
+        words += state.far_words[word] != 0
+    found = 0
+    for word in state.words[:words]:
+        for i in range(8):
+            far = 8 * np.int64(word) + i
+            state.candidates[found] = far
+            found += state.far[far] != 0
+    for slot in state.candidates[:found]:
+        rank = place[due[slot]]
+        if rank < len(victims):
+            victims[rank] = slot
+            place[due[slot]] = rank + 1
+    for slot in victims:
+        state.slots_due[due[slot], 0] -= 1
 
 
 @hook
 def step(state: State, step: Step, now: int) -> None:
     due, slots_due = state.due, state.slots_due
-    misses = len(step.victims)
-    size = len(due) - 1
-    empty = len(slots_due) - 2
-    if misses > 0:
-        key = empty
-        ranked = 0
-        while True:
-            state.place[key] = ranked
-            ranked += slots_due[key]
-            if ranked >= misses:
-                break
-            key -= 1
-            if key == empty - 2:
-                while slots_due[state.farthest[0]] == 0:
-                    state.farthest[0] -= 1
-                key = state.farthest[0]
-        for slot in range(size):
-            if due[slot] >= key:
-                rank = state.place[due[slot]]
-                if rank < misses:
-                    step.victims[rank] = slot
-                    state.place[due[slot]] = rank + 1
-        for slot in step.victims:
-            slots_due[due[slot]] -= 1
+    if len(step.victims) > 0:
+        _choose(state, step.victims)
 
     slots_due[now] = 0
-    farthest = state.farthest[0]
-    for i in range(len(step.row)):
-        next_now = state.next_demand[step.first + i]
-        due[step.slot[step.row[i]]] = next_now
-        slots_due[next_now] += 1
-        if next_now > farthest and next_now < empty - 1:
-            farthest = next_now
+    last = np.int32(len(slots_due) - 4)
+    farthest = np.int32(state.farthest[0])
+    next_demand = state.next_demand[step.first : step.first + len(step.row)]
+    for i in range(len(next_demand)):
+        finite = next_demand[i] if next_demand[i] <= last else np.int32(0)
+        farthest = max(farthest, finite)
     state.farthest[0] = farthest
-    for i in range(misses):
-        due[step.victims[i]] = state.next_demand[step.first + step.index[i]]
+    for i in range(len(next_demand)):
+        due[step.slot[step.row[i]]] = next_demand[i]
+        # Most are due in the very next step: a single counter would wait for itself.
+        slots_due[next_demand[i], i & (_COUNTERS - 1)] += 1
+    for i in range(len(step.victims)):
+        due[step.victims[i]] = next_demand[step.places[i]]
 
 
 BELADY = Policy(

@@ -5,8 +5,8 @@ call. They stay ordinary functions, so that they can be read, tested and stepped
 compiler (`NUMBA_DISABLE_JIT=1`), and so that Numba finds its cached machine code again in the next
 process.
 
-Three primitives do what a compiler does not make of a loop by itself. Each is an ordinary function
-too; compiled code uses a form of the same meaning that suits the machine.
+The primitives below are ordinary functions too; compiled code uses a form of the same meaning that
+suits the machine.
 """
 
 from collections.abc import Callable
@@ -34,7 +34,7 @@ def hook(function: Function) -> Function:
 
 @hook
 def copy(target: npt.NDArray[Any], source: npt.NDArray[Any]) -> None:
-    """Write `source` to the start of `target`; much faster than a slice, which tests for overlap."""
+    """Write `source` to the start of `target`: faster than by a slice, which tests for overlap."""
     for i in range(len(source)):
         target[i] = source[i]
 
@@ -44,6 +44,35 @@ def _address(context: Any, builder: Any, kind: Any, array: Any, index: Any) -> A
     return builder.gep(data, [index])
 
 
+# --- arithmetic modulo 2^64 ------------------------------------------------------------------
+
+
+def wrapping_add(left: np.uint64, right: np.uint64) -> np.uint64:
+    """Return the sum modulo 2^64 (NumPy would warn of the overflow)."""
+    return np.uint64((int(left) + int(right)) % 2**64)
+
+
+def wrapping_multiply(left: np.uint64, right: np.uint64) -> np.uint64:
+    """Return the product modulo 2^64."""
+    return np.uint64(int(left) * int(right) % 2**64)
+
+
+@overload(wrapping_add, inline="always")
+def _compiled_add(left: Any, right: Any) -> Any:
+    def add(left: Any, right: Any) -> Any:
+        return left + right
+
+    return add
+
+
+@overload(wrapping_multiply, inline="always")
+def _compiled_multiply(left: Any, right: Any) -> Any:
+    def multiply(left: Any, right: Any) -> Any:
+        return left * right
+
+    return multiply
+
+
 # --- prefetch ---------------------------------------------------------------------------------
 
 
@@ -51,7 +80,7 @@ def prefetch(array: npt.NDArray[Any], index: int) -> None:
     """Ask the CPU to load the cache line of `array[index]`; beyond the end it does nothing."""
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def _prefetch(typing_context: Any, array: Any, index: Any) -> Any:
     def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         address = _address(context, builder, array, *arguments)
@@ -65,10 +94,10 @@ def _prefetch(typing_context: Any, array: Any, index: Any) -> Any:
     return types.void(array, types.int64), emit
 
 
-@overload(prefetch, inline="always")  # type: ignore[untyped-decorator]
+@overload(prefetch, inline="always")
 def _compiled_prefetch(array: Any, index: Any) -> Any:
     def ask(array: Any, index: Any) -> None:
-        _prefetch(array, index)
+        _prefetch(array, index)  # type: ignore[call-arg]
 
     return ask
 
@@ -111,7 +140,7 @@ def _split_from(
     return to_others
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def _split_16(
     typing_context: Any,
     slots: Any,
@@ -163,14 +192,16 @@ def _split_16(
     return signature, emit
 
 
-@overload(split)  # type: ignore[untyped-decorator]
+@overload(split)
 def _compiled_split(slots: Any, marks: Any, mark: Any, others: Any, marked: Any) -> Any:
     def by_lanes(slots: Any, marks: Any, mark: Any, others: Any, marked: Any) -> Any:
         end = len(slots) & -LANES
         to_marked = 0
         for start in range(0, end, LANES):
             to_others = start - to_marked
-            to_marked += _split_16(slots, start, marks, mark, others, to_others, marked, to_marked)
+            to_marked += _split_16(  # type: ignore[call-arg]
+                slots, start, marks, mark, others, to_others, marked, to_marked
+            )
         return _split_from(end, end - to_marked, to_marked, slots, marks, mark, others, marked)
 
     def one_by_one(slots: Any, marks: Any, mark: Any, others: Any, marked: Any) -> Any:

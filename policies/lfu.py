@@ -26,7 +26,7 @@ class State(NamedTuple):
     # Nodes 0..B-1 are the slots; node B + c is the sentinel of the circular list of count c.
     following: Nodes  # [B + steps + 2] towards the most recent
     preceding: Nodes  # likewise, towards the least recent
-    count: Nodes  # [B]
+    counts: Nodes  # [B]
     demanded: Indices  # [B] the last step that demanded the slot
     waiting: Slots  # [B] what the last step demanded, in the order in which it touched them
     waits: Numbers  # [1] how many
@@ -40,7 +40,7 @@ def state(setup: Setup) -> State:
     made = State(
         following=nodes.copy(),
         preceding=nodes,
-        count=np.ones(size, np.uint32),
+        counts=np.ones(size, np.uint32),
         demanded=np.full(size, -1, np.int32),
         waiting=np.zeros(size, np.uint16),
         waits=np.zeros(1, np.int64),
@@ -56,7 +56,7 @@ def state(setup: Setup) -> State:
 @hook
 def _link(state: State, slot: int) -> None:
     """Append `slot` to the list of its count."""
-    sentinel = len(state.count) + state.count[slot]
+    sentinel = len(state.counts) + state.counts[slot]
     last = state.preceding[sentinel]
     state.following[last] = slot
     state.preceding[slot] = last
@@ -74,15 +74,15 @@ def _unlink(state: State, slot: int) -> None:
 
 @hook
 def step(state: State, step: Step, now: int) -> None:
-    count, demanded, waiting, chosen = state.count, state.demanded, state.waiting, state.chosen
-    size = len(count)
+    counts, demanded, waiting, chosen = state.counts, state.demanded, state.waiting, state.chosen
+    size = len(counts)
 
     linked = 0
     for slot in step.hits:  # without a branch, as below: what returns is hard to predict
         chosen[linked] = slot
         linked += demanded[slot] != now - 1
         demanded[slot] = now
-        count[slot] += 1
+        counts[slot] += 1
     for slot in chosen[:linked]:
         _unlink(state, slot)
 
@@ -93,7 +93,7 @@ def step(state: State, step: Step, now: int) -> None:
     lowest = state.lowest[0]
     for slot in chosen[:passed]:
         _link(state, slot)
-        lowest = min(lowest, count[slot])
+        lowest = min(lowest, counts[slot])
 
     for i in range(len(step.victims)):
         victim = state.following[size + lowest]
@@ -102,7 +102,7 @@ def step(state: State, step: Step, now: int) -> None:
             victim = state.following[size + lowest]
         _unlink(state, victim)
         step.victims[i] = victim
-        count[victim] = 1
+        counts[victim] = 1
         demanded[victim] = now
     state.lowest[0] = lowest
 

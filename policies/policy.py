@@ -1,7 +1,8 @@
 """What a policy is: a name, a state, and one hook that a replay calls for every decode step.
 
-Letters used in shapes: B slots of the hot buffer, K positions in the row, H hits, M misses, T positions of
-the request (an exclusive upper bound), N positions in all rows of the replayed (request, layer).
+Letters used in shapes: B slots of the hot buffer, K positions in the row, H hits, M misses, T
+positions of the request (an exclusive upper bound), N positions in all rows of the replayed
+(request, layer).
 """
 
 from collections.abc import Callable
@@ -28,7 +29,7 @@ class Step(NamedTuple):
     first: int  # index of row[0] among the N positions of the (request, layer)
     hits: Slots  # [H] the slots that hold demanded positions, in the order of `row`
     missed: Positions  # [M] the absent positions, in the order of `row`
-    index: Indices  # [M] where each of them stands in `row`
+    places: Indices  # [M] where each of them stands in `row`
     victims: Slots  # [M] output: the slot that each missed position takes; never one of `hits`
     slot: Slots  # [T + 1] the slot of every position before this step, B where absent
     token: Positions  # [B + 1] the position in every slot before this step, T where empty
@@ -50,15 +51,17 @@ class Setup(NamedTuple):
 class Policy:
     """An eviction policy.
 
-    `state(setup)` returns a NamedTuple of arrays (scalars are arrays of length 1). `step(state, step, now)`
-    is a `hook`: it writes a victim for every miss and brings its own order up to date, as if hits were
-    reported in the order of `row` and each miss were then given its victim before the next. Empty slots
-    come first, in slot order. `now` is the number of the step, counted from 1 and growing by one.
+    `state(setup)` returns a NamedTuple of arrays (scalars are arrays of length 1).
+    `step(state, step, now)` is a `hook`: it writes a victim for every miss and brings its own order
+    up to date, as if hits were reported in the order of `row` and each miss were then given its
+    victim before the next. Empty slots come first, in slot order. `now` is the number of the step,
+    counted from 1 and growing by one.
 
-    With `needs_future` the setup carries `next_demand`: for each of the N positions the `now` of the next
-    step that demands the same position (`steps + 1` if none does), not counting demands of a position
-    while it is the newest token; an entry that is itself such a demand holds `steps + 3`. `first_demand`
-    is the same for every position as seen from before the first step. `steps + 2` is free for empty slots.
+    With `needs_future` the setup carries `next_demand`: for each of the N positions the `now` of
+    the next step that demands the same position (`steps + 1` if none does), not counting demands of
+    a position while it is the newest token; an entry that is itself such a demand holds
+    `steps + 3`. `first_demand` is the same for every position as seen from before the first step.
+    `steps + 2` is free for empty slots.
     """
 
     name: str

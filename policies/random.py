@@ -1,15 +1,16 @@
 """Uniform over the slots that the step does not demand; the yardstick that needs no memory at all.
 
-The generator is splitmix64, seeded for every (seed, request, layer, buffer size), so that a result does not
-depend on what else was replayed. A step lists the slots that it does not demand in slot order and draws
-from that list without replacement (the last entry fills the gap). Empty slots come first, undrawn.
+The generator is splitmix64, seeded for every (seed, request, layer, buffer size), so that a result
+does not depend on what else was replayed. A step lists the slots that it does not demand in slot
+order and draws from that list without replacement (the last entry fills the gap). Empty slots come
+first, undrawn.
 """
 
 from typing import NamedTuple
 
 import numpy as np
 
-from hisparse_sim.policies.hook import hook
+from hisparse_sim.policies.hook import hook, wrapping_add, wrapping_multiply
 from hisparse_sim.policies.policy import Indices, Policy, Setup, Slots, Step, Words
 
 
@@ -33,10 +34,10 @@ def state(setup: Setup) -> State:
 @hook
 def _draw(random: Words) -> np.uint64:
     """Return the next 64 bits (Steele, Lea and Flood 2014)."""
-    random[0] += np.uint64(0x9E3779B97F4A7C15)
-    bits = random[0]
-    bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    bits = wrapping_add(random[0], np.uint64(0x9E3779B97F4A7C15))
+    random[0] = bits
+    bits = wrapping_multiply(bits ^ (bits >> np.uint64(30)), np.uint64(0xBF58476D1CE4E5B9))
+    bits = wrapping_multiply(bits ^ (bits >> np.uint64(27)), np.uint64(0x94D049BB133111EB))
     return bits ^ (bits >> np.uint64(31))
 
 

@@ -1,8 +1,8 @@
 """The one compiled replay loop, and the two passes over a trace that it needs.
 
-With `policies/hook.py` and the trace checks the only place that knows Numba. A loop is specialised for a
-policy by closing over its hook; `_STAMP` joins the closure so that editing any policy or this file
-invalidates the machine code that Numba caches on disk (it watches this file only, numba#1833).
+With `policies/hook.py` and the trace checks the only place that knows Numba. A loop is specialised
+for a policy by closing over its hook; `_STAMP` joins the closure so that editing any policy or this
+file invalidates the machine code that Numba caches on disk (it watches this file only, numba#1833).
 """
 
 import hashlib
@@ -17,7 +17,7 @@ from numba import njit
 
 from hisparse_sim.policies import policy as policy_types
 from hisparse_sim.policies.hook import prefetch
-from hisparse_sim.policies.policy import Indices, Policy, Positions, Setup, Slots, Step
+from hisparse_sim.policies.policy import Indices, Policy, Positions, Slots, Step
 
 Offsets = npt.NDArray[np.int64]
 
@@ -52,9 +52,10 @@ _STAMP = _stamp()
 def compiled(policy: Policy) -> Callable[[Rows, int, Slots, Positions, Any, Output], int]:
     """Return `run(rows, start, slot, token, state, output)`, specialised for one policy.
 
-    It replays the rows from `start` on, all of them longer than the buffer, and returns the number of
-    misses. `slot` [T + 1] and `token` [B + 1] are the contents at the start and, afterwards, at the end.
-    Compilation happens at the first call (about a second, then cached on disk); the GIL is released.
+    It replays the rows from `start` on, all of them longer than the buffer, and returns the number
+    of misses. `slot` [T + 1] and `token` [B + 1] are the contents at the start and, afterwards, at
+    the end. Compilation happens at the first call and takes a second or two; for the policies of
+    this package its result is cached on disk. The GIL is released.
     """
     step = policy.step
     stamp = _STAMP
@@ -66,7 +67,7 @@ def compiled(policy: Policy) -> Callable[[Rows, int, Slots, Positions, Any, Outp
         absent = len(token) - 1
         hits = np.empty(len(token) + 1, np.uint16)
         missed = np.empty(len(token) + 1, np.uint32)
-        index = np.empty(len(token) + 1, np.int32)
+        places = np.empty(len(token) + 1, np.int32)
         victims = np.empty(len(token) + 1, np.uint16)
         total = 0
         for now in range(start, len(rows.seq_len)):
@@ -79,17 +80,17 @@ def compiled(policy: Policy) -> Callable[[Rows, int, Slots, Positions, Any, Outp
                 prefetch(rows.positions, following + i)  # else the next row waits for memory
                 found = slot[row[i]]
                 hits[hit] = found
-                index[miss] = i
+                places[miss] = i
                 resident = found != absent
                 hit += resident
                 miss += not resident
             newest = rows.seq_len[now] - 1
             count = 0
             for i in range(miss):
-                position = row[index[i]]
+                position = row[places[i]]
                 if position != newest:  # it waits in the reserved page
                     missed[count] = position
-                    index[count] = index[i]
+                    places[count] = places[i]
                     count += 1
             step(
                 state,
@@ -98,7 +99,7 @@ def compiled(policy: Policy) -> Callable[[Rows, int, Slots, Positions, Any, Outp
                     first,
                     hits[:hit],
                     missed[:count],
-                    index[:count],
+                    places[:count],
                     victims[:count],
                     slot,
                     token,
@@ -117,15 +118,17 @@ def compiled(policy: Policy) -> Callable[[Rows, int, Slots, Positions, Any, Outp
         return total
 
     # Numba keeps an index per qualified name and unpickles all of it: one per policy, so that none
-    # depends on the modules of the others. A policy from elsewhere is not in the stamp: not cached.
+    # depends on the modules of the others. What comes from elsewhere, as a policy's hook or inside
+    # one that `lift` made, is not in the stamp: not cached, stale code would count wrongly.
     run.__qualname__ = f"run.{policy.name}"
-    ours = policy.step.__module__.startswith(policy_types.__package__ + ".")
+    here = policy.step.__module__.startswith(policy_types.__package__ + ".")
+    cached = here and policy.step.__closure__ is None
     function: Callable[[Rows, int, Slots, Positions, Any, Output], int]
-    function = njit(cache=ours, nogil=True)(run)
+    function = njit(cache=cached, nogil=True)(run)
     return function
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True)
 def next_demands(rows: Rows, start: int, next_demand: Indices, first_demand: Indices) -> None:
     """Fill the two tables of `Policy.needs_future` for the rows from `start` on, reading backwards.
 
@@ -135,10 +138,13 @@ def next_demands(rows: Rows, start: int, next_demand: Indices, first_demand: Ind
     first_demand[:] = steps + 1
     for now in range(steps - 1, start - 1, -1):
         newest = rows.seq_len[now] - 1
-        for i in range(rows.offsets[now], rows.offsets[now + 1]):
-            position = rows.positions[i]
+        first, end = rows.offsets[now], rows.offsets[now + 1]
+        row, demands = rows.positions[first:end], next_demand[first:end]
+        for i in range(len(row)):
+            prefetch(rows.positions, first - len(row) + i)
+            position = row[i]
             if position == newest:
-                next_demand[i] = steps + 3
+                demands[i] = steps + 3
             else:
-                next_demand[i] = first_demand[position]
+                demands[i] = first_demand[position]
                 first_demand[position] = now + 1
