@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from hisparse_sim.simulator import profiles
+from hisparse_sim.simulator.profiles import steptimes
 from hisparse_sim.simulator.profiles import ProfileError
 
 AICONFIGURATOR_VERSION = "0.12.0"
@@ -168,7 +168,7 @@ def parse_step_times(text: str, file: str) -> StepTimes:
 
 
 def _shipped() -> dict[str, str]:
-    folder = files(profiles) / "steptimes"
+    folder = files(steptimes)
     return {
         entry.name: entry.read_text(encoding="utf-8")
         for entry in sorted(folder.iterdir(), key=lambda entry: entry.name)
