@@ -31,10 +31,9 @@ def _processor() -> str:
     cpuinfo = Path("/proc/cpuinfo")
     if not cpuinfo.exists():
         return platform.processor() or platform.machine()
-    fields = dict(
-        (part.strip() for part in line.split(":", 1))
-        for line in cpuinfo.read_text().split("\n\n")[0].splitlines()
-        if ":" in line
-    )
+    fields: dict[str, str] = {}
+    for line in cpuinfo.read_text().split("\n\n")[0].splitlines():
+        key, _, value = line.partition(":")
+        fields[key.strip()] = value.strip()
     name = fields.get("model name", platform.machine())
     return f"{name}, family {fields.get('cpu family', '?')} model {fields.get('model', '?')}"

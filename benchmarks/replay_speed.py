@@ -21,6 +21,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 from time import perf_counter, process_time
@@ -208,7 +209,7 @@ def compare_sweeps(
     }
     with one_core():
         for _ in range(repeats):
-            swept.append(seconds(lambda: run_sweep(trace, parts, jobs=1)))
+            swept.append(seconds(partial(run_sweep, trace, parts, jobs=1)))
             read.append(seconds(lambda: [trace.read(part) for part in parts]))
             nine.append(
                 sum(
@@ -236,7 +237,7 @@ def compare_threads(trace: Trace, parts: list[Part], repeats: int) -> dict[str, 
     samples: dict[int, list[float]] = {1: [], 2: []}
     for _ in range(repeats):
         for jobs, taken in samples.items():
-            taken.append(seconds(lambda jobs=jobs: run_sweep(trace, parts, jobs), perf_counter))
+            taken.append(seconds(partial(run_sweep, trace, parts, jobs), perf_counter))
     return {
         "one_s": spread(samples[1]),
         "two_s": spread(samples[2]),
