@@ -17,6 +17,7 @@ from hisparse_sim.gpu_replay.build import GpuError, build_library, require_gpu
 from hisparse_sim.gpu_replay.kernels import Kernel, check_tensor
 
 SOURCE = Path(__file__).with_name("native.cu")
+HEADERS = tuple(SOURCE.with_name(name) for name in ("pieces.cuh", "swap_in.cuh"))
 
 # Sizes of a library that is only wanted for what does not depend on them.
 ANY_SIZES = (1, 1, 16)
@@ -68,12 +69,18 @@ def check_sizes(top_k: int, buffer: int, item_bytes: int) -> None:
         )
 
 
-def compile_native(top_k: int, buffer: int, item_bytes: int, arch: str, *flags: str) -> Path:
+def compile_native(top_k: int, buffer: int, item_bytes: int, arch: str) -> Path:
     """Path of the library for these sizes, built if need be (seconds). Needs nvcc, no GPU."""
     check_sizes(top_k, buffer, item_bytes)
     sizes = [f"-DTOP_K={top_k}", f"-DBUFFER={buffer}", f"-DITEM_BYTES={item_bytes}"]
     name = f"native-{top_k}-{buffer}-{item_bytes}"
-    return build_library(name, SOURCE.read_text(), arch=arch, flags=["-std=c++17", *sizes, *flags])
+    return build_library(
+        name,
+        SOURCE.read_text(),
+        arch=arch,
+        flags=["-std=c++17", f"-I{SOURCE.parent}", *sizes],
+        depends=HEADERS,
+    )
 
 
 class Library:
@@ -110,13 +117,11 @@ class Library:
 
 
 @functools.cache
-def load_native(
-    top_k: int, buffer: int, item_bytes: int, device: int, flags: tuple[str, ...] = ()
-) -> Library:
+def load_native(top_k: int, buffer: int, item_bytes: int, device: int) -> Library:
     """The library for these sizes on that device, built and loaded on first use."""
     torch = require_gpu()
     major, minor = torch.cuda.get_device_capability(device)
-    return Library(compile_native(top_k, buffer, item_bytes, f"{major}{minor}", *flags), device)
+    return Library(compile_native(top_k, buffer, item_bytes, f"{major}{minor}"), device)
 
 
 @functools.cache
@@ -158,7 +163,6 @@ def load_cache_to_device_buffer_mla(
     skip_io: bool = False,
     *,
     cluster: int | None = None,
-    flags: tuple[str, ...] = (),
 ) -> None:
     """One decode step of one layer: decide hits, misses and victims, and fetch what was missed.
 
@@ -193,8 +197,6 @@ def load_cache_to_device_buffer_mla(
         Decide everything and move no bytes: a probe for timing.
     cluster
         Thread blocks for each request, a power of two up to 8; chosen from the batch if not given.
-    flags
-        Further compiler flags, for tuning.
 
     Raises ValueError for tensors of another type or shape, GpuError if the kernel cannot run.
     """
@@ -245,7 +247,7 @@ def load_cache_to_device_buffer_mla(
         arguments.plan_stride = miss_src.stride(0)
     device = top_k_tokens.device.index
     arguments.cluster = cluster or cluster_size(batch, *_blocks_limits(device))
-    library = load_native(num_top_k, hot_buffer_size, item_size_bytes, device, flags)
+    library = load_native(num_top_k, hot_buffer_size, item_size_bytes, device)
     library.swap_in(arguments, torch.cuda.current_stream(device).cuda_stream)
 
 
@@ -262,7 +264,6 @@ def copy_cache_planned_mla(
     block_size: int = 1024,
     is_dsv4_layout: bool = False,
     skip_io: bool = False,
-    flags: tuple[str, ...] = (),
 ) -> None:
     """Move the items of a recorded plan for another layer: no decisions, no state.
 
@@ -279,7 +280,7 @@ def copy_cache_planned_mla(
     check_tensor("num_real_reqs", num_real_reqs, ["int32"], [1])
     device = miss_src.device.index
     # The kernel's decisions play no part here, so their sizes are the smallest.
-    library = load_native(1, 1, item_size_bytes, device, flags)
+    library = load_native(1, 1, item_size_bytes, device)
     arguments = _Planned(
         source=miss_src.data_ptr(),
         target=miss_dst.data_ptr(),
