@@ -1,0 +1,90 @@
+"""A step hook from three functions that look at one token at a time: the short way to a policy.
+
+Most policies of the literature are told as "on a hit, on a miss". `lift` turns such functions into
+the hook that a replay calls, and keeps the rules of simultaneous demand: hits first, in the order
+of the row; then each miss gets a victim that the step does not demand, and is inserted before the
+next; empty slots first. A most-recently-used policy, whole:
+
+    import numpy as np
+    import numpy.typing as npt
+    from typing import NamedTuple
+
+    from hisparse_sim.policies import Policy, Setup
+    from hisparse_sim.policies.hook import hook
+    from hisparse_sim.policies.per_token import lift
+    from hisparse_sim.policies.policy import Indices
+
+    class State(NamedTuple):
+        demanded: Indices  # [B] kept by the lifted hook: the last step that demanded the slot
+        used: npt.NDArray[np.int64]  # [B + 1] when each slot was used; the last is the clock
+
+    def state(setup: Setup) -> State:
+        size = setup.buffer_size  # as if filled in slot order, whatever the start
+        return State(np.zeros(size, np.int32), np.arange(size + 1, dtype=np.int64))
+
+    @hook
+    def use(state: State, slot: int, position: int) -> None:
+        state.used[-1] += 1
+        state.used[slot] = state.used[-1]
+
+    @hook
+    def evict(state: State, now: int) -> int:
+        chosen = -1
+        for slot in range(len(state.demanded)):
+            if state.demanded[slot] != now:  # else this step demands it
+                if chosen < 0 or state.used[slot] > state.used[chosen]:
+                    chosen = slot
+        return chosen
+
+    MRU = Policy("mru", "most recently used", "-", state, lift(use, evict, insert=use))
+
+    simulator.replay("trace.parquet", MRU, 4096)
+
+It costs a search of B slots a miss, written like this; the policies of the package show how to
+avoid that. A lifted policy is compiled anew in every process (its code is not cached on disk), and
+cannot be sent to another process.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from hisparse_sim.policies.hook import hook
+from hisparse_sim.policies.policy import Step
+
+
+def lift(
+    touch: Callable[[Any, int, int], None],
+    evict: Callable[[Any, int], int],
+    insert: Callable[[Any, int, int], None],
+) -> Callable[[Any, Step, int], None]:
+    """Return the step hook that calls three hooks token by token.
+
+    `touch(state, slot, position)` reports a hit. `evict(state, now)` returns a slot whose
+    `state.demanded` is not `now`. `insert(state, slot, position)` reports a fetched position, after
+    its slot was emptied. All three must be marked with `hook`. The state must have a field
+    `demanded`, int32 [B], zeros at the start, which only the lifted hook writes.
+    """
+
+    @hook
+    def step(state: Any, step: Step, now: int) -> None:
+        for slot in step.hits:
+            state.demanded[slot] = now
+        for slot in step.hits:
+            touch(state, slot, step.token[slot])
+        size = len(state.demanded)
+        empty = len(step.slot) - 1
+        # Slots are filled in their order, so a full last one spares the search.
+        free = 0 if step.token[size - 1] == empty else size
+        for i in range(len(step.missed)):
+            while free < size and step.token[free] != empty:
+                free += 1
+            victim = free
+            if free < size:
+                free += 1
+            else:
+                victim = evict(state, now)
+            state.demanded[victim] = now
+            step.victims[i] = victim
+            insert(state, victim, step.missed[i])
+
+    return step
