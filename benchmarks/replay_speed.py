@@ -111,9 +111,7 @@ def first_calls() -> dict[str, float]:
         offsets=np.array([0, 64]),
         positions=np.arange(64, dtype=np.int32),
     )
-    return {
-        policy: round(seconds(lambda p=policy: replay_part(demand, p, 64)), 3) for policy in BARS
-    }
+    return {policy: round(seconds(partial(replay_part, demand, policy, 64)), 3) for policy in BARS}
 
 
 def first_calls_in_fresh_processes() -> dict[str, dict[str, float]]:
