@@ -1,0 +1,164 @@
+"""Talking to a running SGLang server: tokenize, generate with top-k, try again when it fails.
+
+Reference: SGLang 0.5.23, `srt/entrypoints/http_server.py`, `srt/state_capturer/indexer_topk.py`.
+"""
+
+import http.client
+import json
+import random
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+from hisparse_sim.traces.base64_stream import Extractor, Sink
+from hisparse_sim.traces.errors import TraceError
+
+_CHUNK_BYTES = 1 << 20
+_LONGEST_WAIT_S = 60.0
+_TEMPORARY = (408, 425, 429)  # and every 5xx
+
+Found = TypeVar("Found")
+
+
+class Temporary(Exception):
+    """A failure that may pass: the message says what happened."""
+
+
+class Stopped(Exception):
+    """The capture was stopped while a request was under way."""
+
+
+class Stop(threading.Event):
+    """Set it to end every request at once, also one that waits for a silent server."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.connections: set[http.client.HTTPConnection] = set()
+
+    def set(self) -> None:
+        """End the requests under way: their reads return at once."""
+        super().set()
+        for connection in list(self.connections):
+            if connection.sock is not None:
+                with suppress(OSError):
+                    connection.sock.shutdown(socket.SHUT_RDWR)
+
+
+@dataclass(frozen=True)
+class Server:
+    """Where the server is, and how patient to be with it."""
+
+    url: str
+    api_key: str | None = None
+    timeout_s: float = 600.0  # without a byte
+    attempts: int = 5
+    first_wait_s: float = 1.0  # doubles with every attempt
+
+    def check_url(self) -> None:
+        """Raise ValueError if the URL is none."""
+        parts = urlsplit(self.url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError(f"{self.url!r} is no URL of a server, as in http://localhost:30000")
+
+
+def tokenize(server: Server, text: str, stop: Stop) -> list[int]:
+    """Return the ids of a text, by the server's own tokenizer."""
+
+    def once() -> list[int]:
+        with _post(server, "/v1/tokenize", {"prompt": text}, stop) as response:
+            body = b"".join(_chunks(response, stop))
+        try:
+            tokens = json.loads(body)["tokens"]
+        except (ValueError, KeyError, TypeError):
+            raise Temporary("its answer to /v1/tokenize is not complete JSON") from None
+        if not isinstance(tokens, list) or not all(type(each) is int for each in tokens):
+            raise TraceError(f"{server.url} answered /v1/tokenize without token ids")
+        return tokens
+
+    return patiently(server, once, stop)
+
+
+def generate(
+    server: Server,
+    body: dict[str, Any],
+    open_sink: Callable[[int], Sink],
+    stop: Stop,
+) -> Any:
+    """Send one request once; the top-k goes to the sink, the rest of the answer is returned.
+
+    Raises Temporary if it is worth another try.
+    """
+    with _post(server, "/generate", {**body, "return_indexer_topk": True}, stop) as response:
+        extractor = Extractor("indexer_topk", open_sink)
+        try:
+            for chunk in _chunks(response, stop):
+                extractor.feed(chunk)
+            return extractor.finish()
+        except TraceError as error:
+            raise Temporary(f"its answer was damaged on the way: {error}") from None
+
+
+def patiently(server: Server, once: Callable[[], Found], stop: Stop) -> Found:
+    """Call `once` until it succeeds, waiting longer after every temporary failure.
+
+    Raises TraceError when all attempts are used up, Stopped when `stop` is set.
+    """
+    for attempt in range(server.attempts):
+        try:
+            return once()
+        except Temporary as error:
+            failure = error
+        if attempt + 1 < server.attempts:
+            wait_s = min(_LONGEST_WAIT_S, server.first_wait_s * 2**attempt)
+            # Requests that failed together should not come back together.
+            if stop.wait(wait_s * random.uniform(0.75, 1.25)):
+                raise Stopped
+    raise TraceError(f"{server.url} failed {server.attempts} times; the last time {failure}")
+
+
+@contextmanager
+def _post(
+    server: Server, path: str, body: dict[str, Any], stop: Stop
+) -> Iterator[http.client.HTTPResponse]:
+    parts = urlsplit(server.url)
+    secure = parts.scheme == "https"
+    kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
+    connection = kind(parts.hostname or "", parts.port, timeout=server.timeout_s)
+    headers = {"Content-Type": "application/json"}
+    if server.api_key is not None:
+        headers["Authorization"] = f"Bearer {server.api_key}"
+    stop.connections.add(connection)
+    try:
+        connection.request("POST", parts.path.rstrip("/") + path, json.dumps(body), headers)
+        response = connection.getresponse()
+        if response.status != 200:
+            said = " ".join(response.read(2000).decode(errors="replace").split())[:200]
+            sentence = f"answered {path} with {response.status} {response.reason}: {said}"
+            if response.status >= 500 or response.status in _TEMPORARY:
+                raise Temporary(f"it {sentence}")
+            raise TraceError(f"{server.url} {sentence}")
+        yield response
+    except TimeoutError:
+        raise Temporary(f"it sent nothing for {server.timeout_s:g} s") from None
+    except (OSError, http.client.HTTPException) as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise Temporary(f"the connection failed: {reason}") from None
+    finally:
+        stop.connections.discard(connection)
+        connection.close()
+
+
+def _chunks(response: http.client.HTTPResponse, stop: Stop) -> Iterator[bytes]:
+    announced = response.length
+    received = 0
+    while chunk := response.read1(_CHUNK_BYTES):
+        if stop.is_set():
+            raise Stopped
+        received += len(chunk)
+        yield chunk
+    if announced is not None and received < announced:
+        raise Temporary(f"its answer was cut after {received} of {announced} bytes")
