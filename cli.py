@@ -170,11 +170,12 @@ def sweep(
         rows = add_costs(swept, model, ratios or (2,), **costs)
     if form == "table":
         show_sweep(rows, output)
-        return
-    parameters = {**{k: options[k] for k in ("requests", "layers", "steps")}}
-    if model is not None:
-        parameters |= costs
-    write_rows(stamped(rows, opened, options["seed"], parameters), form, output)
+    else:
+        parameters = {name: options[name] for name in ("requests", "layers", "steps")}
+        if model is not None:
+            parameters |= costs
+        write_rows(stamped(rows, opened, options["seed"], parameters), form, output)
+    fail_if_interrupted(swept)
 
 
 @cli.command()
@@ -235,14 +236,16 @@ def curve(
         raise click.UsageError("curve takes one trace")
     swept = run_sweep(opened, policies or ("lru",), buffers, quiet, regret=False, **options)
     curves = rolling_curves(swept, window, skip_steps)
-    if form != "table":
+    if form == "table":
+        metadata = opened[0].metadata
+        origin = f"{metadata.provenance} trace {opened[0].name} ({metadata.model}); simulated"
+        figures.save(figures.rolling_misses(curves, window=window, provenance=origin), path)
+        note(f"wrote {path}", quiet)
+    else:
         parameters = {"window": window, "skip_steps": skip_steps, "start": options["start"]}
+        parameters |= {name: options[name] for name in ("requests", "layers", "steps")}
         write_rows(stamped(curves, opened, options["seed"], parameters), form, output)
-        return
-    metadata = opened[0].metadata
-    origin = f"{metadata.provenance} trace {opened[0].name} ({metadata.model}); simulated"
-    figures.save(figures.rolling_misses(curves, window=window, provenance=origin), path)
-    note(f"wrote {path}", quiet)
+    fail_if_interrupted(swept)
 
 
 @cli.command("policies")
@@ -396,14 +399,18 @@ def run_sweep(
             note(f"buffer {size} is no multiple of 64, which the engine requires", quiet)
     with progress(quiet) as report:
         swept = run(opened, policies or tuple(POLICIES), buffers, progress=report, **options)
-    if swept.interrupted:
-        note(
-            f"interrupted: the rows cover {swept.finished} of {swept.parts} (request, layer) parts",
-            quiet=False,
-        )
-        if not swept.finished:
-            raise click.exceptions.Exit(1)
+    if swept.interrupted and not swept.finished:
+        fail_if_interrupted(swept)
     return swept
+
+
+def fail_if_interrupted(swept: "Sweep") -> None:
+    """Exit with 1 if Ctrl-C ended the sweep; what was finished has been written by then."""
+    if swept.interrupted:
+        raise click.ClickException(
+            f"interrupted: {swept.finished} of {swept.parts} (request, layer) parts were finished "
+            "and are all that is shown"
+        )
 
 
 if __name__ == "__main__":
