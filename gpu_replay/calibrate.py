@@ -1,10 +1,10 @@
 """Fits the latency model of `simulator.latency` to measured points, and writes a link profile.
 
-The model is linear once it is known, for every point, whether the busiest request or the link sets
-its pace. So: least squares of the relative error, decide again, until nothing changes.
+The link comes from the copies that decide nothing, each kernel's figures then from its own points.
+Both minimise the squared relative error.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,22 +25,28 @@ BUFFERS = (2048, 4096, 6144)
 ITEM_BYTES = (656, 1152)
 
 
-def nonnegative_fit(columns: Floats, times: Floats, known: Floats | float = 0.0) -> Floats:
-    """Coefficients >= 0 that bring `known + columns @ coefficients` nearest to `times`.
-
-    Nearest in relative error. Starts from all columns and drops those that would come out negative,
-    the worst first.
-    """
-    scaled = columns / times[:, None]
-    kept = list(range(columns.shape[1]))
-    result = np.zeros(columns.shape[1])
-    while kept:
-        found, *_ = np.linalg.lstsq(scaled[:, kept], 1 - known / times, rcond=None)
-        if (found >= 0).all():
-            result[kept] = found
-            break
-        kept.pop(int(np.argmin(found)))
-    return result
+def least_squares(
+    residuals: Callable[[Floats], Floats], start: Floats, rounds: int = 200
+) -> Floats:
+    """Parameters >= 0 with the least sum of squared residuals, by damped Gauss-Newton steps."""
+    best, damping = start.astype(np.float64), 1e-2
+    now = residuals(best)
+    for _ in range(rounds):
+        shifts = 1e-5 * np.maximum(best, 1e-3)
+        slopes = np.stack(
+            [(residuals(best + shift) - now) / shift.sum() for shift in np.diag(shifts)],
+            axis=1,
+        )
+        normal = slopes.T @ slopes
+        normal += damping * np.diag(np.diag(normal) + 1e-12)
+        step = np.linalg.solve(normal, -slopes.T @ now)
+        tried = np.maximum(best + step, 0.0)
+        then = residuals(tried)
+        if then @ then < now @ now:
+            best, now, damping = tried, then, damping / 3
+        else:
+            damping *= 3
+    return best
 
 
 def _column(rows: Rows, name: str) -> Floats:
@@ -55,38 +61,28 @@ def fit_link(rows: Rows) -> tuple[float, float]:
     chosen = [r for r in rows if "gather_us" in r and r["batch"] * r["misses"] >= 2048]
     if len({row["item_bytes"] for row in chosen}) < 2:
         raise ValueError("fitting the link needs two item sizes with 2,048 items a step or more")
-    items = _column(chosen, "batch") * _column(chosen, "misses")
-    ones = np.ones(len(chosen))
-    columns = np.stack([ones, items / 1e3, items * _column(chosen, "item_bytes") / 1e3], axis=1)
-    _, item_ns, byte_ns = nonnegative_fit(columns, _column(chosen, "gather_us"))
+    items = _column(chosen, "batch") * _column(chosen, "misses") / 1e3
+    bytes_ = items * _column(chosen, "item_bytes")
+    times = _column(chosen, "gather_us")
+
+    def residuals(figures: Floats) -> Floats:
+        launch_us, item_ns, byte_ns = figures
+        result: Floats = (launch_us + items * item_ns + bytes_ * byte_ns) / times - 1
+        return result
+
+    _, item_ns, byte_ns = least_squares(residuals, np.array([3.0, 5.0, 0.02]))
     return float(item_ns), float(1 / byte_ns)
 
 
 def fit_kernel(rows: Rows, kernel: str, item_ns: float, link_gb_s: float) -> KernelCost:
     """The costs of one kernel, given the link's."""
-    times = _column(rows, f"{kernel}_us")
-    misses, item = _column(rows, "misses"), _column(rows, "item_bytes")
-    every = _column(rows, "batch") * misses * (item_ns + item / link_gb_s) / 1e3
-    by_link = _column(rows, "batch") > 4
-    found = np.zeros(5)
-    for _ in range(30):
-        own = np.where(by_link, 0.0, misses / 1e3)
-        columns = np.stack(
-            [np.ones(len(times)), _column(rows, "buffer"), misses > 0, own, own * item], axis=1
-        )
-        found = nonnegative_fit(columns, times, known=np.where(by_link, every, 0.0))
-        again = every > misses / 1e3 * (found[3] + found[4] * item)
-        if (again == by_link).all():
-            break
-        by_link = again
-    byte_ns = max(float(found[4]), 1e-9)
-    return KernelCost(
-        plan_us=float(found[0]),
-        plan_slot_us=float(found[1]),
-        first_us=float(found[2]),
-        miss_ns=float(found[3]),
-        miss_gb_s=1 / byte_ns,
-    )
+
+    def residuals(figures: Floats) -> Floats:
+        cost = KernelCost(*figures)
+        link = Link("", "", "", "", item_ns, link_gb_s, link_gb_s, {kernel: cost})
+        return relative_errors(rows, link, kernel)
+
+    return KernelCost(*map(float, least_squares(residuals, np.array([8.0, 1e-3, 3.0, 20.0, 0.01]))))
 
 
 def fit_profile(rows: Rows, name: str, description: str, source: str, bulk_gb_s: float) -> Link:

@@ -1,12 +1,14 @@
 """How long a swap-in takes: one layer, one decode step, all requests of a batch at once.
 
-    us = plan + plan_slot * buffer              deciding hits, misses and victims
-       + first + max(peak * miss,               the request that misses most, at its own pace
-                     batch * misses * item)     all items over the link, if any was missed
+    us   = plan + plan_slot * buffer           deciding hits, misses and victims
+           + first + (own^3 + link^3)^(1/3)    the copy, if anything was missed
+    own  = peak * (miss_ns + item_bytes * miss_byte_ns)           the busiest request's own pace
+    link = batch * misses * (item_ns + item_bytes / link_gb_s)    all items over the link
 
-where `miss = miss_ns + item_bytes / miss_gb_s` and `item = item_ns + item_bytes / link_gb_s`. The
-figures come from links.toml, fitted to measurements by `hisparse-sim gpu calibrate`, or modelled
-for links that were not at hand; each carries its kind and source.
+The slower of own and link sets the pace, and where they are alike they hold each other up: a sum of
+cubes says both (the exponent was chosen on the fitted points). The figures come from links.toml:
+fitted to measurements by `hisparse-sim gpu calibrate`, or modelled for links that were not at hand;
+each carries its kind and source.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ class KernelCost:
     plan_slot_us: float  # for each slot of the buffer
     first_us: float  # once a position is missed: the link's and the tables' latency
     miss_ns: float  # each miss of one request, whatever its size
-    miss_gb_s: float  # rate at which one request's items come in beside that
+    miss_byte_ns: float  # each of its bytes beside that
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,7 @@ def _kernel(profile: Profile, kernel: str) -> KernelCost:
         plan_slot_us=profile.number(f"{kernel}_plan_slot_us"),
         first_us=profile.number(f"{kernel}_first_us"),
         miss_ns=profile.number(f"{kernel}_miss_ns"),
-        miss_gb_s=profile.number(f"{kernel}_miss_gb_s"),
+        miss_byte_ns=profile.number(f"{kernel}_miss_byte_ns"),
     )
 
 
@@ -113,9 +115,9 @@ def swap_in_us(
     item_bytes = np.asarray(item_bytes, np.float64)
     peak = misses if peak is None else np.asarray(peak, np.float64)
     plan = cost.plan_us + cost.plan_slot_us * np.asarray(buffer, np.float64)
-    one = peak * (cost.miss_ns + item_bytes / cost.miss_gb_s) / 1e3
+    own = peak * (cost.miss_ns + item_bytes * cost.miss_byte_ns)
     # A byte each ns is a GB/s.
     every = np.asarray(batch, np.float64) * misses * (link.item_ns + item_bytes / link.link_gb_s)
-    copy = np.where(misses > 0, cost.first_us + np.maximum(one, every / 1e3), 0.0)
-    total: npt.NDArray[np.float64] = plan + copy
+    copy = cost.first_us + np.cbrt(own**3 + every**3) / 1e3
+    total: npt.NDArray[np.float64] = plan + np.where(misses > 0, copy, 0.0)
     return total

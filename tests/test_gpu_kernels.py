@@ -89,6 +89,25 @@ def test_batch_of_different_lengths_layers_and_padding(kernel):
     assert agree(kernel, Batch(cells, 60), 128, padding=3) > 0
 
 
+def test_more_requests_than_multiprocessors(kernel):
+    cells = tuple(drift(seed, 60 + 3 * seed, steps=12) for seed in range(150))
+    assert agree(kernel, Batch((cells,), 12), 128, padding=10) > 0
+
+
+@pytest.mark.parametrize("lens", ["int32", "int64"])
+@pytest.mark.parametrize("requests", ["int32", "int64"])
+def test_index_types(kernel, lens, requests):
+    torch = require_gpu()
+    batch = Batch((tuple(drift(seed, 300) for seed in range(3)),), 60)
+    replayer = Replayer(kernel, batch, buffer=128, top_k=TOP_K, check=True)
+    replayer.seq_lens = replayer.seq_lens.to(getattr(torch, lens))
+    replayer.request = replayer.request.to(getattr(torch, requests))
+    for step in range(5):
+        replayer.load_step(step)
+        replayer.run_step()
+        replayer.verify(step, replayer.expect_step(step))
+
+
 @pytest.mark.parametrize("item_bytes", [656, 1152])
 def test_item_sizes(kernel, item_bytes):
     batch = Batch((tuple(drift(seed, 400) for seed in range(4)),), 60)

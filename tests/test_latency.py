@@ -1,0 +1,150 @@
+"""The latency model: its formula by hand, the shipped figures, the fit, how well it predicts."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hisparse_sim.gpu_replay.calibrate import (
+    calibrate_from,
+    fit_profile,
+    profile_text,
+    relative_errors,
+    write_profile,
+)
+from hisparse_sim.gpu_replay.results import read_rows
+from hisparse_sim.simulator.latency import KERNELS, KernelCost, Link, load_link, swap_in_us
+from hisparse_sim.simulator.profiles import ProfileError, read_profiles
+
+RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
+
+PLAIN = Link(
+    name="plain",
+    description="",
+    kind="measured",
+    source="by hand",
+    item_ns=10.0,
+    link_gb_s=50.0,
+    bulk_gb_s=55.0,
+    kernels={
+        "sglang": KernelCost(8.0, 0.001, 4.0, 100.0, 0.0),
+        "native": KernelCost(2.0, 0.001, 1.0, 0.0, 0.02),
+    },
+)
+
+
+def test_nothing_missed_costs_the_plan():
+    assert swap_in_us(PLAIN, "sglang", 64, 0, 4000, 1000) == pytest.approx(8 + 4)
+
+
+def test_copy_is_the_sum_of_cubes():
+    # One request: own 300 x 100 ns = 30 us; link 300 x (10 + 1000 / 50) ns = 9 us.
+    one = swap_in_us(PLAIN, "sglang", 1, 300, 4000, 1000)
+    assert one == pytest.approx(12 + 4 + (30**3 + 9**3) ** (1 / 3))
+    # Thirty of them: the link takes 270 us and the busiest request hardly counts.
+    many = swap_in_us(PLAIN, "sglang", 30, 300, 4000, 1000)
+    assert many == pytest.approx(16 + (30**3 + 270**3) ** (1 / 3))
+    assert many < 16 + 271
+
+
+def test_the_busiest_request_counts():
+    even = swap_in_us(PLAIN, "sglang", 4, 100, 4000, 1000)
+    uneven = swap_in_us(PLAIN, "sglang", 4, 100, 4000, 1000, peak=400)
+    assert even == pytest.approx(16 + (10**3 + 12**3) ** (1 / 3))
+    assert uneven == pytest.approx(16 + (40**3 + 12**3) ** (1 / 3))
+
+
+def test_arguments_broadcast():
+    us = swap_in_us(PLAIN, "native", np.array([[1], [8]]), np.array([0, 64, 256]), 4096, 1152)
+    assert us.shape == (2, 3)
+    assert (np.diff(us, axis=1) > 0).all()
+
+
+def test_unknown_kernel_and_link_name_the_known():
+    with pytest.raises(ValueError, match="known: sglang, native"):
+        swap_in_us(PLAIN, "vllm", 1, 1, 4096, 1152)
+    with pytest.raises(ProfileError, match="h200-pcie5"):
+        load_link("carrier-pigeon")
+
+
+def test_every_shipped_link_loads_and_says_where_it_is_from():
+    names = read_profiles("links")
+    assert {"h200-pcie5", "pcie4", "gh200-c2c", "gb200-c2c"} <= set(names)
+    for name in names:
+        link = load_link(name)
+        assert link.kind == ("measured" if name == "h200-pcie5" else "modelled")
+        assert link.source
+        assert link.description
+
+
+def synthetic_rows():
+    rows = []
+    for batch in (1, 4, 32):
+        for misses in (0, 64, 256, 1024):
+            for buffer in (2048, 6144):
+                for item in (656, 1152):
+                    row = {"batch": batch, "misses": misses, "buffer": buffer, "item_bytes": item}
+                    for kernel in KERNELS:
+                        row[f"{kernel}_us"] = float(
+                            swap_in_us(PLAIN, kernel, batch, misses, buffer, item)
+                        )
+                    row["gather_us"] = 3 + batch * misses * (10 + item / 50) / 1e3
+                    rows.append(row)
+    return rows
+
+
+def test_fit_recovers_what_made_the_points():
+    link = fit_profile(synthetic_rows(), "again", "", "", 55.0)
+    assert link.item_ns == pytest.approx(10, rel=0.01)
+    assert link.link_gb_s == pytest.approx(50, rel=0.01)
+    for kernel in KERNELS:
+        assert np.abs(relative_errors(synthetic_rows(), link, kernel)).max() < 0.01
+
+
+def test_fit_needs_two_item_sizes():
+    rows = [row for row in synthetic_rows() if row["item_bytes"] == 656]
+    with pytest.raises(ValueError, match="two item sizes"):
+        fit_profile(rows, "x", "", "", 55.0)
+
+
+def test_a_written_profile_is_a_profile(tmp_path):
+    path = tmp_path / "mine.toml"
+    write_profile(replace(PLAIN, name="mine", description="by hand"), path)
+    link = load_link("mine", path)
+    assert link.kernels == PLAIN.kernels
+    assert (link.kind, link.source) == ("measured", "by hand")
+    assert profile_text(link) == path.read_text()
+
+
+def test_shipped_figures_are_the_fit_of_the_shipped_measurement():
+    fitted, _ = calibrate_from(RESULTS / "swap-in-h200.json", "h200-pcie5")
+    shipped = load_link("h200-pcie5")
+    for kernel in KERNELS:
+        assert vars(shipped.kernels[kernel]) == pytest.approx(
+            vars(fitted.kernels[kernel]), rel=0.01, abs=1e-6
+        )
+    assert shipped.link_gb_s == pytest.approx(fitted.link_gb_s, rel=0.01)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_predicts_points_and_traces_not_fitted(kernel):
+    """Median error at most 10 %, 95th percentile at most 20 %."""
+    link = load_link("h200-pcie5")
+    points = read_rows(RESULTS / "held-out-points-h200.json")
+    errors = [np.abs(relative_errors(points, link, kernel))]
+    for run in read_rows(RESULTS / "trace-replay-h200.json"):
+        if run["kernel"] == kernel:
+            predicted = swap_in_us(
+                link,
+                kernel,
+                run["batch"],
+                np.array(run["misses"]) / run["batch"],
+                run["buffer"],
+                run["item_bytes"],
+                np.array(run["peak_misses"]),
+            )
+            errors.append(np.abs(predicted / np.array(run["us"]) - 1))
+    for some in (errors[0], np.concatenate(errors[1:])):
+        assert np.median(some) <= 0.10
+        assert np.quantile(some, 0.95) <= 0.20
