@@ -1,15 +1,17 @@
-"""Figures: functions that take a tidy table and return a matplotlib Axes, in one style.
+"""The one style of all figures, and how they are made and saved.
 
 Colours are those of Okabe and Ito, which colour-blind readers tell apart; every line also has a
-dash pattern of its own, so that a figure survives a greyscale printer."""
+dash pattern or a marker of its own, so that a figure survives a greyscale printer."""
 
+from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from itertools import cycle
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pandas as pd
 
+from hisparse_sim.policies import POLICIES
 from hisparse_sim.traces import atomic_path
 
 if TYPE_CHECKING:
@@ -24,7 +26,10 @@ DASHES: tuple[Any, ...] = (
     (0, (6, 2, 1.5, 2)),
     (0, (3, 1, 1, 1, 1, 1)),
 )
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+HATCHES = ("", "////", "....", "\\\\\\\\", "xx", "--", "")
 SUFFIXES = (".png", ".svg", ".pdf")
+SYNTHETIC = "synthetic"
 STYLE: Any = {
     "axes.axisbelow": True,
     "axes.grid": True,
@@ -37,6 +42,7 @@ STYLE: Any = {
     "font.size": 9,
     "grid.alpha": 0.3,
     "grid.linewidth": 0.5,
+    "hatch.linewidth": 0.6,
     "legend.fontsize": 8,
     "legend.frameon": False,
     "legend.title_fontsize": 8,
@@ -46,40 +52,54 @@ STYLE: Any = {
 }
 
 
-def rolling_misses(
-    curves: pd.DataFrame, *, window: int, provenance: str, axes: "Axes | None" = None
-) -> "Axes":
-    """Draw rolling miss curves (the columns of `curves.rolling_curves`), a line per policy and
-    buffer.
+class Look(NamedTuple):
+    """How the line, the points or the bar of one name look."""
 
-    The band spans the 10th to 90th percentile of the smoothed layers. `provenance` stands in the
-    corner. Draws into `axes`, or into a new figure in the project's style."""
-    with styled():
-        axes = axes or new_axes(7.2, 3.6)
-        policies = list(dict.fromkeys(curves["policy"]))
-        lines = curves.groupby(["buffer", "policy"], sort=False)
-        for ((buffer, policy), line), colour, dash in zip(lines, cycle(COLOURS), cycle(DASHES)):
-            name = f"B = {buffer:,}" if len(policies) == 1 else f"{policy}, B = {buffer:,}"
-            axes.fill_between(
-                line["step"], line["p10"], line["p90"], color=colour, alpha=0.12, linewidth=0
-            )
-            for edge in ("p10", "p90"):
-                axes.plot(line["step"], line[edge], color=colour, linestyle=dash, linewidth=0.5)
-            axes.plot(
-                line["step"], line["misses_per_step"], color=colour, linestyle=dash, label=name
-            )
-        axes.set_xlabel("decode step")
-        axes.set_ylabel(f"misses per step and layer\n(mean of the last {window} steps)")
-        axes.set_ylim(bottom=0)
-        axes.margins(x=0.01)
-        axes.set_title("Misses in the hot buffer" + f", {policies[0]}" * (len(policies) == 1))
-        _root(axes).supxlabel(provenance, x=1, ha="right", fontsize=6, color="0.35")
-        axes.legend(
-            title=f"mean of {int(curves['layers'].max())} layers\n(band: 10-90 % of them)",
-            loc="upper left",
-            bbox_to_anchor=(1.0, 1.0),
-        )
-    return axes
+    colour: str
+    dash: Any
+    marker: str
+    hatch: str
+
+
+def looks(names: Iterable[str]) -> dict[str, Look]:
+    """Return a look for every name. A known policy has the same one in all figures."""
+    every = [Look(*parts) for parts in zip(COLOURS, cycle(DASHES), MARKERS, HATCHES)]
+    fixed = dict(zip(POLICIES, cycle(every)))
+    names = list(dict.fromkeys(names))
+    free = cycle(
+        [look for look in every if look not in {fixed.get(name) for name in names}] or every
+    )
+    return {name: fixed[name] if name in fixed else next(free) for name in names}
+
+
+def origin(table: pd.DataFrame) -> str:
+    """Return what the corner of a figure says: provenance and name of the traces of `table`."""
+    if "trace" not in table:
+        return ""
+    traces = list(dict.fromkeys(table["trace"]))
+    which = f"trace {traces[0]}" if len(traces) == 1 else f"{len(traces)} traces"
+    if "provenance" not in table:
+        return which
+    kinds = ", ".join(map(str, dict.fromkeys(table["provenance"])))
+    return f"{kinds} {which}"
+
+
+def put_origin(axes: "Axes", text: str) -> None:
+    """Write where the data comes from into the lower right corner; loudly if it is synthetic."""
+    loud = SYNTHETIC in text
+    root_figure(axes).supxlabel(
+        text,
+        x=1,
+        ha="right",
+        fontsize=7 if loud else 6,
+        color="#A30000" if loud else "0.35",
+        weight="bold" if loud else "normal",
+    )
+
+
+def legend_beside(axes: "Axes", title: str = "") -> None:
+    """Put the legend to the right of the axes, where it hides nothing."""
+    axes.legend(title=title, loc="upper left", bbox_to_anchor=(1.0, 1.0))
 
 
 def styled() -> AbstractContextManager[None]:
@@ -108,10 +128,10 @@ def save(axes: "Axes", path: Path) -> None:
     dates: Any = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
     suffix = path.suffix.lower()
     with styled(), atomic_path(path) as temporary:
-        _root(axes).savefig(temporary, format=suffix[1:], metadata=dates.get(suffix))
+        root_figure(axes).savefig(temporary, format=suffix[1:], metadata=dates.get(suffix))
 
 
-def _root(axes: "Axes") -> "Figure":
+def root_figure(axes: "Axes") -> "Figure":
     """Return the figure that the axes are part of, however nested."""
     figure = axes.get_figure(root=True)
     assert figure is not None  # only axes that were removed have none
