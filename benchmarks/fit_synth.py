@@ -171,7 +171,9 @@ def fit(task: Task, layers: Sequence[int], rounds: int = 6) -> Profile:
 
     def errors(logs: Vector) -> Vector:
         landed = measure(with_values(logs), layers, figures)
-        return np.log(landed / np.array([figure.published for figure in figures]))
+        aims = np.array([figure.published for figure in figures])
+        logs_apart: Vector = np.log(landed / aims)
+        return logs_apart
 
     logs = np.log([getattr(task.profile.parameters, name) for name in task.free])
     found = errors(logs)

@@ -1,17 +1,11 @@
 """Capture from a small server that speaks SGLang's protocol, also when it misbehaves."""
 
-import base64
-import json
-import threading
 import time
-from collections import Counter
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
+from fake_sglang import MODEL, NEW_TOKENS, PROMPTS, FakeServer, Handler, fake, topk
 
 from hisparse_sim.traces import TraceError, open_trace
 from hisparse_sim.traces.capture_sglang import (
@@ -24,141 +18,7 @@ from hisparse_sim.traces.capture_sglang import (
 )
 from hisparse_sim.traces.sglang_server import Server
 
-MODEL = Model("DeepSeek-V3.2", num_layers=3, top_k=4)
-PROMPTS = [Prompt("a", tuple(range(9))), Prompt("b", tuple(range(5))), Prompt("c", (7,) * 12)]
-NEW_TOKENS = 6
-
-
-def topk(prompt_len: int, output: int, seed: int) -> np.ndarray:
-    """Return what the server answers: stale rows for the prompt, logical positions afterwards."""
-    random = np.random.default_rng(seed)
-    array = np.full((prompt_len + output - 1, MODEL.num_layers, MODEL.top_k), 123_456, np.int32)
-    for row in range(prompt_len, len(array)):
-        for layer in range(MODEL.num_layers):
-            array[row, layer] = random.permutation(row + 1)[: MODEL.top_k]
-    return array
-
-
-class FakeServer(ThreadingHTTPServer):
-    """`faults` maps a fault to how many requests it hits before the server behaves."""
-
-    daemon_threads = True
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.faults: Counter[str] = Counter()
-        self.lock = threading.Lock()
-        self.requests: list[dict[str, Any]] = []
-        self.active = self.most_active = 0
-        self.output = NEW_TOKENS
-        self.release = threading.Event()
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}"
-
-    def fault(self) -> str | None:
-        with self.lock:
-            for name in self.faults:
-                if self.faults[name] > 0:
-                    self.faults[name] -= 1
-                    return name
-        return None
-
-
-class Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    server: FakeServer
-
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
-
-    def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        if self.path == "/v1/tokenize":
-            self.answer(json.dumps({"tokens": [len(word) for word in body["prompt"].split()]}))
-            return
-        server = self.server
-        with server.lock:
-            server.requests.append(body)
-            server.active += 1
-            server.most_active = max(server.most_active, server.active)
-        try:
-            self.generate(body)
-        finally:
-            with server.lock:
-                server.active -= 1
-
-    def generate(self, body: dict[str, Any]) -> None:
-        fault = self.server.fault()
-        ids = body["input_ids"]
-        output = self.server.output
-        array = topk(len(ids), output, sum(ids))
-        if fault == "physical":
-            array += 4096
-        if fault == "silent":
-            self.server.release.wait(20)
-            return
-        if fault == "error":
-            self.answer('{"error": "out of memory"}', 500)
-            return
-        if fault == "refused":
-            self.answer('{"error": "unknown\\nfield"}', 400)
-            return
-        if fault == "wide":
-            array = np.concatenate([array] * 2, axis=2)
-        if fault == "narrow":
-            array = array[:, :2]
-        value = base64.b64encode(array.astype("<i4").tobytes()).decode()
-        about: dict[str, Any] = {
-            "id": "x", "prompt_tokens": len(ids), "completion_tokens": output,
-            "indexer_topk": value,
-        }  # fmt: skip
-        if fault == "no flag":
-            del about["indexer_topk"]
-        if fault == "null":
-            about["indexer_topk"] = None
-        if fault == "other count":
-            about["prompt_tokens"] += 1
-        text = json.dumps(
-            {"text": 'an "indexer_topk": text', "output_ids": [1], "meta_info": about}
-        )
-        if fault == "no json":
-            text = "<html>"
-        if fault == "damaged":
-            text = text.replace(value, value[:40] + "!" + value[41:])
-        if fault == "chunks":
-            self.send_response(200)
-            self.send_header("Transfer-Encoding", "chunked")
-            self.end_headers()
-            for at in range(0, len(text), 77):
-                piece = text[at : at + 77].encode()
-                self.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece))
-            self.wfile.write(b"0\r\n\r\n")
-            return
-        cut = len(text) // 2 if fault == "cut" else None
-        self.answer(text, cut=cut)
-
-    def answer(self, text: str, status: int = 200, cut: int | None = None) -> None:
-        raw = text.encode()
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(raw)))
-        self.end_headers()
-        self.wfile.write(raw[:cut])
-        if cut is not None:
-            self.close_connection = True
-
-
-@pytest.fixture
-def fake() -> Iterator[FakeServer]:
-    server = FakeServer()
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    yield server
-    server.release.set()
-    server.shutdown()
-    thread.join()
-    server.server_close()
+__all__ = ["fake"]  # a fixture
 
 
 def run(fake: FakeServer, path: Path, **options: Any) -> None:

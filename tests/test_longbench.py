@@ -9,31 +9,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from longbench_items import ROWS, row
 
 from hisparse_sim.traces import TraceError
 from hisparse_sim.traces.longbench import HUB_ID, load_longbench, select, truncate_middle
-
-
-def row(number: int, **changes: Any) -> dict[str, Any]:
-    """Return an item of our own in the schema of the data set."""
-    return {
-        "_id": f"id-{number}",
-        "domain": ["Code", "Single-Document QA"][number % 2],
-        "sub_domain": ["Repository", "Novel", "Law"][number % 3],
-        "difficulty": "easy",
-        "length": ["short", "long"][number % 2],
-        "question": " What is it? ",
-        "choice_A": "first",
-        "choice_B": "second",
-        "choice_C": "third",
-        "choice_D": "fourth",
-        "answer": "B",
-        "context": f"\nDocument {number}.\n",
-        **changes,
-    }
-
-
-ROWS = [row(number) for number in range(12)]
 
 
 def write(path: Path) -> Path:

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hisparse_sim.simulator import replay_part
-from hisparse_sim.traces import Demand, TraceError, open_trace
+from hisparse_sim.traces import Demand, Ragged, TraceError, open_trace
 from hisparse_sim.traces.locality import adjacent_overlap
-from hisparse_sim.traces.rules import Ragged, check_rows
+from hisparse_sim.traces.rules import check_rows
 from hisparse_sim.traces.shapes import SHAPES, generate_shape, synthesize_shape
 from hisparse_sim.traces.synth import (
     Parameters,
@@ -168,7 +168,7 @@ def test_impossible_requests(tmp_path: Path) -> None:
         (replace(SMALL, prompt_len=2**31), {}, "below 2"),
     ):
         with pytest.raises(TraceError, match=reason):
-            synthesize(path, profile, **options)  # type: ignore[arg-type]
+            synthesize(path, profile, **options)
     assert not path.exists()
 
 
