@@ -84,6 +84,13 @@ deployment_options = combined(
         show_default=True,
         help="Over all ranks.",
     ),
+    click.option(
+        "--kernel",
+        type=click.Choice(["sglang", "native"]),
+        default="sglang",
+        show_default=True,
+        help="Swap-in kernel: the engine's or ours.",
+    ),
     click.option("--profiles", type=click.Path(), help="TOML file with your own profiles."),
     click.option(
         "--step-times",
@@ -167,6 +174,8 @@ def prepare(options: dict[str, Any], mode: str, policy: str) -> tuple[Setting, M
         disaggregated=options["disaggregated"],
         max_running_requests=options["max_running_requests"],
         chunked_prefill_size=options["chunked_prefill_size"],
+        kernel=options["kernel"],
+        profiles=options["profiles"],
     )
     return setting, given, trace
 

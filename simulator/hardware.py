@@ -19,11 +19,10 @@ class Hardware:
     gpu_bytes: int  # memory of one GPU as the driver reports it
     runtime_bytes: int  # taken on each GPU before weights: CUDA context, NCCL
     node_host_bytes: int  # host memory of all GPUs together
-    link_bytes_per_s: float  # host to device, one GPU, large pinned copies
     step_times: str  # whose step-time table holds; empty: none
     prefill_scale: float  # this machine's prefill time over that table's
     decode_scale: float
-    link: str  # profile of the swap-in model
+    link: str  # name of the host link's profile
     sources: Mapping[str, Source]
 
     @property
@@ -40,7 +39,6 @@ def _hardware(profile: Profile) -> Hardware:
         gpu_bytes=profile.count("gpu_bytes"),
         runtime_bytes=profile.count("runtime_bytes"),
         node_host_bytes=profile.count("node_host_bytes"),
-        link_bytes_per_s=profile.number("link_bytes_per_s"),
         step_times=profile.labels.get("step_times", ""),
         prefill_scale=profile.number("prefill_scale", 1.0),
         decode_scale=profile.number("decode_scale", 1.0),

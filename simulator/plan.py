@@ -239,7 +239,6 @@ def on_link(setting: Setting, hardware: Hardware) -> Setting:
     own = setting.deployment.hardware
     linked = replace(
         own,
-        link_bytes_per_s=hardware.link_bytes_per_s,
         node_host_bytes=hardware.node_host_bytes,
         link=hardware.link,
     )

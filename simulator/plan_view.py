@@ -105,10 +105,11 @@ def extras(
             f" {100 * row['more_tokens']:+.1f} % tokens"
         )
     batch = int(plan.best["batch"])
-    linked = on_link(chosen, grace).steady_tokens_per_s(aim.prompt, aim.output, batch)
+    linked = on_link(chosen, grace)
+    rate = linked.steady_tokens_per_s(aim.prompt, aim.output, batch)
     lines += [
-        f"With the host link of {grace.name} ({grace.link_bytes_per_s / 1e9:.0f} GB/s), same"
-        f" compute: {linked:,.0f} tok/s",
+        f"With the host link of {grace.name} ({linked.link.bulk_gb_s:.0f} GB/s), same compute:"
+        f" {rate:,.0f} tok/s",
         "",
         f"Flags: {plan.flags}",
     ]

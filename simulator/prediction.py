@@ -15,15 +15,24 @@ from hisparse_sim.simulator.admission import (
     Pool,
 )
 from hisparse_sim.simulator.deployment import RESERVE, Deployment
-from hisparse_sim.simulator.exposure import Exposure
+from hisparse_sim.simulator.exposure import Exposure, Floats, SwapIn
 from hisparse_sim.simulator.hardware import Hardware
+from hisparse_sim.simulator.latency import Link, load_link, swap_in_us
 from hisparse_sim.simulator.memory import HOST, PAGE_TOKENS, check_buffer, device_tokens, pages
 from hisparse_sim.simulator.missing import LayerMisses, MissesOf
 from hisparse_sim.simulator.models import Model
 from hisparse_sim.simulator.profiles import ProfileError
 from hisparse_sim.simulator.serving import Server, Workload, serve
 from hisparse_sim.simulator.steptimes import StepTimes, ask_aiconfigurator, load_step_times
-from hisparse_sim.simulator.swapin import measured_swap_in
+
+
+def swap_in_on(link: Link, kernel: str, device_buffer_size: int, item_bytes: int) -> SwapIn:
+    """Swap-in time of (requests, mean misses, misses of the busiest) on a link, see latency.py."""
+
+    def swap_in(requests: int, misses: Floats, most: Floats) -> Floats:
+        return swap_in_us(link, kernel, requests, misses, device_buffer_size, item_bytes, peak=most)
+
+    return swap_in
 
 
 @dataclass(frozen=True)
@@ -40,6 +49,8 @@ class Setting:
     chunked_prefill_size: int = 65_536  # over all ranks
     max_running_requests: int = 480  # over all ranks
     conservativeness: float = 1.0
+    kernel: str = "sglang"  # swap-in kernel: the engine's, or "native" for ours
+    profiles: str | Path | None = None  # the user's file, for links
 
     def __post_init__(self) -> None:
         if self.mode != "baseline":
@@ -74,10 +85,18 @@ class Setting:
 
     @cached_property
     def exposure(self) -> Exposure:
-        swap_in = measured_swap_in(self.deployment.hardware, self.deployment.item_bytes)
         return Exposure(
-            self.mode, self.deployment.model, self.device_buffer_size, self.misses, swap_in
+            self.mode,
+            self.deployment.model,
+            self.device_buffer_size,
+            self.misses,
+            swap_in_on(self.link, self.kernel, self.device_buffer_size, self.deployment.item_bytes),
         )
+
+    @cached_property
+    def link(self) -> Link:
+        """The host link of the machine; ProfileError if its profile names none or an unknown."""
+        return load_link(self.deployment.hardware.link, self.profiles)
 
     def server(self) -> Server:
         """The instance for `serve`."""
@@ -90,7 +109,7 @@ class Setting:
             chunk_tokens=max(self.chunked_prefill_size // self.ranks, PAGE_TOKENS),
             max_running=max(self.max_running_requests // self.ranks, 1),
             prefill_steps=self.steps if self.disaggregated else None,
-            staging_bytes_per_s=self.deployment.hardware.link_bytes_per_s,
+            staging_bytes_per_s=self.link.bulk_gb_s * 1e9,
             token_bytes=model.layers * self.deployment.item_bytes,
         )
 

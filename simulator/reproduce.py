@@ -20,6 +20,7 @@ from hisparse_sim.simulator import profiles
 from hisparse_sim.simulator.deployment import Deployment, rank_weight_bytes
 from hisparse_sim.simulator.exposure import Exposure
 from hisparse_sim.simulator.hardware import load_hardware
+from hisparse_sim.simulator.latency import load_link
 from hisparse_sim.simulator.memory import (
     baseline_pool_tokens,
     full_kv_bytes,
@@ -27,10 +28,9 @@ from hisparse_sim.simulator.memory import (
 )
 from hisparse_sim.simulator.missing import LayerMisses, layer_misses
 from hisparse_sim.simulator.models import load_model
-from hisparse_sim.simulator.prediction import Setting, steps_for
+from hisparse_sim.simulator.prediction import Setting, steps_for, swap_in_on
 from hisparse_sim.simulator.serving import Workload, serve
 from hisparse_sim.simulator.steptimes import LAYOUTS
-from hisparse_sim.simulator.swapin import measured_swap_in
 from hisparse_sim.traces import Trace, open_trace, sample_path
 
 GIB = 1 << 30
@@ -160,7 +160,8 @@ class _Runs:
         model = load_model("glm-5.1")
         hardware = load_hardware(base["hardware"])
         misses = self.misses(base["buffer"])
-        swap_in = measured_swap_in(hardware, model.item_bytes(base["kv_dtype"]))
+        item = model.item_bytes(base["kv_dtype"])
+        swap_in = swap_in_on(load_link(hardware.link), "sglang", base["buffer"], item)
         exposure = Exposure("hisparse", model, base["buffer"], misses, swap_in)
         running, batch = base["running"], entry["batch"]
         step_ms = [1000 * n / rate for n, rate in zip(running, base["tokens_per_s"], strict=True)]
@@ -239,7 +240,7 @@ def table(rows: list[Reproduced]) -> pd.DataFrame:
 
 
 def throughput_curves(trace: Trace, policy: str = "lru") -> pd.DataFrame:
-    """Our rates for 32k/8k on 8 x H200: columns line, concurrency, tokens_per_s."""
+    """Our rates for 32k/8k on 8 x H200, as rows of `serve`: columns mode, load, tokens_per_s."""
     runs = _Runs(trace, policy)
     lines = (  # name, mode, pool in GiB, indexer keys in the pool's size
         ("baseline", "baseline", None, "all"),
@@ -251,8 +252,10 @@ def throughput_curves(trace: Trace, policy: str = "lru") -> pd.DataFrame:
     return pd.DataFrame(
         [
             {
-                "line": name,
-                "concurrency": concurrency,
+                "trace": trace.name,
+                "provenance": trace.metadata.provenance,
+                "mode": name,
+                "load": str(concurrency),
                 "tokens_per_s": runs.tokens_per_s(
                     {
                         "requests": 4 * concurrency,
@@ -271,23 +274,17 @@ def throughput_curves(trace: Trace, policy: str = "lru") -> pd.DataFrame:
 
 def plot_throughput(trace: Trace, policy: str, path: Path) -> None:
     """Draw `throughput_curves` beside the published points of the same workload into `path`."""
-    from hisparse_sim.simulator.figures import COLOURS, DASHES, check_suffix, new_axes, save, styled
+    from hisparse_sim.simulator.figures import check_suffix, new_axes, save, styled, throughput
+    from hisparse_sim.simulator.figures.style import legend_beside
 
     check_suffix(path)
-    curves = throughput_curves(trace, policy)
-    points = {
+    points = {  # (source, mode, concurrency) -> tokens/s
         (entry["source"], entry["mode"], entry["concurrency"]): entry["value"]
         for entry in read_published()["serving"]
         if not {"against", "prompt"} & set(entry)
     }
     with styled():
-        axes = new_axes(6.4, 3.6)
-        for (name, line), colour, dash in zip(
-            curves.groupby("line", sort=False), COLOURS, DASHES, strict=False
-        ):
-            axes.plot(
-                line["concurrency"], line["tokens_per_s"], color=colour, linestyle=dash, label=name
-            )
+        axes = throughput(throughput_curves(trace, policy), axes=new_axes(8.4, 3.6))
         for source, marker in (("user", "o"), ("paper", "s")):
             own = [(key[2], value) for key, value in points.items() if key[0] == source]
             axes.plot(
@@ -298,11 +295,6 @@ def plot_throughput(trace: Trace, policy: str, path: Path) -> None:
                 markerfacecolor="none",
                 label=f"published ({source})",
             )
-        axes.set_xscale("log", base=2)
-        axes.set_xticks([8, 16, 32, 64, 128, 256], ["8", "16", "32", "64", "128", "256"])
-        axes.set_ylim(bottom=0)
-        axes.set_xlabel("concurrent requests")
-        axes.set_ylabel("output tokens per second")
         axes.set_title("GLM-5.1-FP8 on 8 x H200, 32k in, 8k out")
-        axes.legend()
+        legend_beside(axes)
         save(axes, path)

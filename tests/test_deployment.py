@@ -114,7 +114,7 @@ def test_hardware_profiles() -> None:
     for name in hardware_names():
         machine = load_hardware(name)
         assert machine.gpu_bytes > machine.runtime_bytes > 0
-        assert {"gpu_bytes", "link_bytes_per_s", "node_host_bytes"} <= set(machine.sources)
+        assert {"gpu_bytes", "node_host_bytes"} <= set(machine.sources)
     with pytest.raises(ProfileError, match="unknown hardware 'tpu'; known: b200"):
         load_hardware("tpu")
 
@@ -124,7 +124,6 @@ def test_own_hardware(tmp_path: Path) -> None:
     file.write_text(
         '[hardware.mine]\ndescription = "a box"\n[[hardware.mine.figures]]\nkind = "measured"\n'
         'source = "here"\ngpus = 8\ngpu_bytes = 100\nruntime_bytes = 1\nnode_host_bytes = 80\n'
-        "link_bytes_per_s = 5.0\n"
     )
     mine = load_hardware("mine", file)
     assert (mine.host_bytes, mine.step_times, mine.decode_scale) == (10, "", 1.0)
