@@ -49,8 +49,8 @@ _DSA: dict[str, Any] = {
 }
 
 
-def llama() -> Any:
-    return _model(transformers.LlamaConfig(**_SIZES))
+def llama(**changes: Any) -> Any:
+    return _model(transformers.LlamaConfig(**{**_SIZES, **changes}))
 
 
 def sliding() -> Any:

@@ -72,7 +72,7 @@ def log_shares(attention: "Tensor") -> "Tensor":
 
 
 def rows_within(heads: int, tokens: int) -> int:
-    """Return how many rows of (heads, tokens) scores fit into a block; more than 64 gain nothing."""
+    """Return how many rows of (heads, tokens) scores fit into a block; above 64 nothing is won."""
     return max(1, min(64, LARGEST_BLOCK // (heads * tokens)))
 
 
