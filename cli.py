@@ -287,14 +287,23 @@ def trace() -> None:
 @trace.command()
 @click.argument("path", metavar="[TRACE]", required=False)
 @provenance_option
+@click.option(
+    "--full", is_flag=True, help="How positions are used again: overlap, reuse, working set, drift."
+)
 @output_options
-def info(path: str | None, provenance: str | None, form: str | None, output: Path | None) -> None:
+def info(
+    path: str | None, provenance: str | None, full: bool, form: str | None, output: Path | None
+) -> None:
     """Describe a trace: what it holds and how local its demand is, per layer and in all.
 
     \b
     hisparse-sim trace info
     hisparse-sim trace info trace.parquet --format json
+    hisparse-sim trace info trace.parquet --full
     """
+    if full:
+        show_full_info(path, provenance, form, output)
+        return
     from dataclasses import asdict
 
     import pandas as pd
@@ -313,6 +322,29 @@ def info(path: str | None, provenance: str | None, form: str | None, output: Pat
     rows.insert(0, "trace", described.path.stem)
     rows.insert(1, "provenance", described.metadata.provenance)
     rows["trace_sha256"] = described.sha256
+    write_rows(rows, form, output)
+
+
+def show_full_info(
+    path: str | None, provenance: str | None, form: str | None, output: Path | None
+) -> None:
+    """Measure and print the locality of a trace."""
+    from hisparse_sim.simulator.locality_view import locality_rows, show_locality
+    from hisparse_sim.simulator.tables import write_rows
+    from hisparse_sim.traces.locality import measure_locality
+
+    form = output_form(form, output)
+    opened = open_traces([path] if path else [], provenance)[0]
+    found = measure_locality(opened)
+    if form == "table":
+        about = opened.metadata
+        title = f"{opened.path.name}: {about.model or 'unknown model'}, {about.provenance}"
+        show_locality(title, found, output)
+        return
+    rows = locality_rows(found)
+    rows.insert(0, "trace", opened.name)
+    rows.insert(1, "provenance", opened.metadata.provenance)
+    rows["trace_sha256"] = opened.sha256
     write_rows(rows, form, output)
 
 

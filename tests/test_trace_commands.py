@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import make_traces
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
@@ -148,3 +149,26 @@ def test_spoilt_prompts(tmp_path: Path, name: str, content: bytes, reason: str) 
     )  # fmt: skip
     assert found.exit_code == 1
     assert reason in found.stderr
+
+
+def test_full_info(tmp_path: Path) -> None:
+    """The whole table for a trace small enough to be worked by hand, and the tidy rows."""
+    demands = [
+        make_traces.demand([[0, 1], [1, 2], [1, 9]], 20, layer=2),
+        make_traces.demand([[0, 1], [0, 1], [0, 1]], 20, layer=3),
+    ]
+    path = make_traces.write(tmp_path / "t.parquet", demands)
+    text = run("info", path, "--full").stdout
+    lines = {line.split()[0]: line.split()[1:] for line in text.splitlines() if line.split()}
+    assert lines["2"] == ["50.0", "-", "-", "-", "4", "0.0", "83.3", "100.0"]
+    # Layer 2 lists 0, 1 and 1, 2 and 1, 9: four of the six demands of layer 3.
+    assert lines["3"] == ["100.0", "-", "66.7", "-", "2", "0.0", "100.0", "100.0"]
+    assert lines["all"][:3] == ["75.0", "-", "66.7"]
+    found = json.loads(run("info", path, "--full", "--format", "json").stdout)
+    (overlap,) = [
+        row["value"]
+        for row in found
+        if (row["layer"], row["measure"], row["at"]) == (2, "overlap", 1)
+    ]
+    assert overlap == 0.5
+    assert {row["provenance"] for row in found} == {"synthetic"}
