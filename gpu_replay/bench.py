@@ -20,6 +20,7 @@ from hisparse_sim.gpu_replay.pools import Pools, make_pools
 from hisparse_sim.gpu_replay.timing import capture, interval, time_graphs, timer_us
 
 GATHER_BLOCKS = (8, 16, 32, 64, 132)  # grids tried for the copy alone
+CONTEXT = 32768  # tokens of a request, or as many as a point needs
 FEWEST_STEPS = 16  # launches of one graph: the more, the less its start weighs
 
 
@@ -43,13 +44,18 @@ def steps_of(point: Point) -> int:
     return max(FEWEST_STEPS, -(-(point.buffer - core) // point.misses) + 1)
 
 
+def context_of(point: Point) -> int:
+    """Tokens that a request needs for the point: every position demanded, and the newest."""
+    return point.top_k - point.misses + steps_of(point) * point.misses + 1
+
+
 def steady_rows(point: Point, context: int, seed: int = 0) -> NDArray[np.int32]:
     """Demanded positions, int32 [steps, batch, top_k], sorted within a row.
 
     Raises ValueError if `context` positions are too few for the point.
     """
     steps, core = steps_of(point), point.top_k - point.misses
-    needed = core + steps * point.misses
+    needed = context_of(point) - 1
     if needed > context - 1:
         raise ValueError(f"{point} needs a context of {needed + 1} tokens, got {context}")
     rng = np.random.default_rng(seed)
@@ -67,7 +73,7 @@ class Bench:
     """Pools for one (batch, buffer, item size), used by all points that share them."""
 
     def __init__(
-        self, batch: int, buffer: int, item_bytes: int, top_k: int = 2048, context: int = 32768
+        self, batch: int, buffer: int, item_bytes: int, top_k: int = 2048, context: int = CONTEXT
     ) -> None:
         torch = require_gpu()
         self.context, self.top_k, self.buffer = context, top_k, buffer
@@ -215,13 +221,20 @@ def run_grid(
     contenders: Mapping[str, tuple[str, dict[str, Any]]] = CONTENDERS,
     repeats: int = 30,
     top_k: int = 2048,
-    context: int = 32768,
 ) -> Iterator[dict[str, Any]]:
     """Measure every point of the grid, one result row each.
 
-    Host memory bounds the grid: batch x context items are pinned.
+    Host memory bounds the grid: batch x CONTEXT items or more are pinned. Raises ValueError, before
+    anything is measured, for misses beyond top_k or a buffer below it.
     """
+    for count, buffer in itertools.product(misses, buffers):
+        if not 0 <= count <= top_k <= buffer <= 32767:
+            raise ValueError(
+                f"a point needs 0 <= misses <= {top_k} <= buffer <= 32767, got {count} and {buffer}"
+            )
     for size, batch, buffer in itertools.product(item_bytes, batches, buffers):
+        points = [Point(batch, count, buffer, size, top_k) for count in misses]
+        context = max(CONTEXT, *map(context_of, points))
         bench = Bench(batch, buffer, size, top_k, context)
-        for count in misses:
-            yield bench.measure(Point(batch, count, buffer, size, top_k), contenders, repeats)
+        for point in points:
+            yield bench.measure(point, contenders, repeats)

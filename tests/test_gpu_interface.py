@@ -17,7 +17,7 @@ from streams import cases, demand_of
 from hisparse_sim.cli import cli
 from hisparse_sim.gpu_replay import build, kernels, native, sglang_kernel
 from hisparse_sim.gpu_replay.batch import make_batch
-from hisparse_sim.gpu_replay.bench import Point, steady_rows, steps_of
+from hisparse_sim.gpu_replay.bench import Point, context_of, run_grid, steady_rows, steps_of
 from hisparse_sim.gpu_replay.build import GpuError, build_library
 from hisparse_sim.gpu_replay.pools import scattered_places
 from hisparse_sim.gpu_replay.results import read_machine, read_rows, write_result
@@ -315,3 +315,16 @@ def test_the_native_source_compiles(tmp_path, monkeypatch):
     path = native.compile_native(64, 100, 656, "90")
     assert path.parent == tmp_path / "hisparse-sim"
     assert path.stat().st_size > 0
+
+
+@pytest.mark.parametrize(("misses", "buffer"), [(2049, 4096), (-1, 4096), (8, 1024), (8, 40000)])
+def test_bench_refuses_impossible_points_before_it_measures(misses, buffer):
+    with pytest.raises(ValueError, match="a point needs 0 <= misses <= 2048 <= buffer"):
+        next(run_grid([1], [8, misses], [4096, buffer], [1152]))
+
+
+def test_bench_takes_as_much_context_as_a_point_needs():
+    point = Point(1, 64, 128, 1152, top_k=64)
+    steady_rows(point, context_of(point))
+    with pytest.raises(ValueError, match="needs a context"):
+        steady_rows(point, context_of(point) - 1)
