@@ -211,3 +211,20 @@ def test_impossible_shapes() -> None:
         generate_shape("cyclic", top_k=8, prompt_len=100, distinct=101)
     with pytest.raises(TraceError, match="at least 1"):
         generate_shape("cyclic", steps=0)
+
+
+def fit_table() -> str:
+    """Return the fits of all profiles as the documentation shows them."""
+    lines = ["| profile | figure | published | landed | |", "|---|---|---|---|---|"]
+    for name, profile in profiles().items():
+        for row in profile.fit["figures"]:
+            kind = "fitted" if row["fitted"] else "held out"
+            landed = f"{row['landed']:.4g}"
+            lines.append(f"| {name} | {row['figure']} | {row['published']} | {landed} | {kind} |")
+    return "\n".join(lines)
+
+
+def test_the_documentation_shows_the_fit() -> None:
+    page = (Path(__file__).parent.parent / "docs" / "get-a-trace.md").read_text()
+    shown = page.split("<!-- fit: begin -->\n")[1].split("\n<!-- fit: end -->")[0]
+    assert shown == fit_table(), f"paste this between the marks:\n{fit_table()}"

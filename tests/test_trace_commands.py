@@ -160,7 +160,7 @@ def test_full_info(tmp_path: Path) -> None:
     path = make_traces.write(tmp_path / "t.parquet", demands)
     text = run("info", path, "--full").stdout
     lines = {line.split()[0]: line.split()[1:] for line in text.splitlines() if line.split()}
-    assert lines["2"] == ["50.0", "-", "-", "-", "4", "0.0", "83.3", "100.0"]
+    assert lines["2"] == ["50.0", "-", "-", "-", "4", "50.0", "83.3", "100.0"]
     # Layer 2 lists 0, 1 and 1, 2 and 1, 9: four of the six demands of layer 3.
     assert lines["3"] == ["100.0", "-", "66.7", "-", "2", "0.0", "100.0", "100.0"]
     assert lines["all"][:3] == ["75.0", "-", "66.7"]
