@@ -16,7 +16,7 @@ import tiny_models  # noqa: E402
 from hisparse_sim.traces import TraceError, indexer, open_trace  # noqa: E402
 from hisparse_sim.traces.huggingface import Prompt, Settings, capture  # noqa: E402
 from hisparse_sim.traces.indexer import Indexers, LayerIndexer, Shape, TrainedIndexer  # noqa: E402
-from hisparse_sim.traces.indexer_training import Quality, average, evaluate, train  # noqa: E402
+from hisparse_sim.traces.indexer_training import Quality, average, evaluate, learn, train  # noqa: E402
 
 SHAPE = Shape(heads=8, head_dim=16)
 TOKENS = 64
@@ -106,7 +106,7 @@ def test_training_is_seeded_and_leaves_the_model_alone(
     loaded: tiny_models.Loaded, sequences: list[tuple[int, ...]]
 ) -> None:
     before = {name: part.clone() for name, part in loaded.model.state_dict().items()}
-    seen: list[tuple[int, int, float]] = []
+    seen: list[tuple[str, int, int]] = []
     first, again, other = (
         train(
             loaded, sequences, SHAPE, steps=2, rows=16, seed=seed,
@@ -117,7 +117,7 @@ def test_training_is_seeded_and_leaves_the_model_alone(
     for one, same, different in zip(first.layers[2], again.layers[2], other.layers[2], strict=True):
         torch.testing.assert_close(one, same)
         assert not torch.equal(one, different)
-    assert [step[:2] for step in seen] == [(1, 2), (2, 2)] * 3
+    assert [step[1:] for step in seen] == [(1, 2), (2, 2)] * 3
     for name, part in loaded.model.state_dict().items():
         torch.testing.assert_close(part, before[name])
     assert not any(part.grad is not None for part in loaded.model.parameters())
@@ -132,9 +132,9 @@ def test_the_trace_is_its_top_k(
     about = capture(path, loaded, TrainedIndexer(trained), [Prompt("r", ids, 40)], settings)
     assert about.provenance == "trained-indexer"
     hidden: dict[int, tuple] = {}
-    with indexer.hidden_states_of(loaded.model, None, lambda i, *seen: hidden.update({i: seen})):
-        with torch.inference_mode():
-            loaded.model(torch.tensor([ids]))
+    see = indexer.hidden_states_of(loaded.model, None, lambda i, *seen: hidden.update({i: seen}))
+    with see, torch.inference_mode():
+        loaded.model(torch.tensor([ids]))
     trace = open_trace(path)
     assert [part.layer for part in trace.parts] == [0, 1, 2]
     for part in trace.parts:
@@ -185,6 +185,17 @@ def test_models_with_windows_are_refused(trained: Indexers, tmp_path: Path) -> N
     for make in (tiny_models.sliding, tiny_models.softcapped):
         with pytest.raises(TraceError, match="full attention only"):
             train(tiny_models.loaded(make()), [tiny_models.tokens(8)], SHAPE, steps=1)
+
+
+def test_learn_holds_text_out_and_reports(loaded: tiny_models.Loaded) -> None:
+    texts = [tiny_models.tokens(70, 1), tiny_models.tokens(50, 2)]
+    found = learn(loaded, texts, SHAPE, length=20, steps=2, top_k=4, rows=8)
+    quality = found.about["quality"]
+    assert (found.about["sequences"], quality["held_out_sequences"]) == (2, 1)
+    assert set(quality["layers"]) == {0, 1, 2}
+    assert quality["mass"] <= quality["oracle_mass"]
+    with pytest.raises(TraceError, match=r"at least 2 sequences of 60 tokens .* has 120 tokens"):
+        learn(loaded, texts, SHAPE, length=60, steps=2, top_k=4)
 
 
 def test_average_of_layers() -> None:

@@ -72,7 +72,10 @@ def read_prompts(
     return read_prompt_file(prompts)[:count], prompts.name
 
 
-@click.group(cls=Group, elsewhere={})
+@click.group(
+    cls=Group,
+    elsewhere={"hf": ("hisparse_sim.traces.capture_hf:hf", "Capture from a Hugging Face model.")},
+)
 def capture() -> None:
     """Capture a trace from a running engine or a model."""
 

@@ -21,7 +21,7 @@ from hisparse_sim.traces.errors import TraceError
 from hisparse_sim.traces.files import refuse_unwritable
 from hisparse_sim.traces.metadata import Metadata
 from hisparse_sim.traces.models import Loaded
-from hisparse_sim.traces.oracle import rows_within
+from hisparse_sim.traces.oracle import AttentionOracle, rows_within
 from hisparse_sim.traces.recorder import Recorder
 from hisparse_sim.traces.spool import Spool
 from hisparse_sim.traces.writer import TraceWriter
@@ -32,7 +32,10 @@ class Tap(Protocol):
 
     provenance: str
     means: str  # what the ranks are, for the metadata
-    score: str | None  # what its scores are; None = it has none
+
+    @property
+    def score(self) -> str | None:
+        """What its scores are; None = it has none."""
 
     def rows_at_once(self, config: Any, tokens: int) -> int:
         """Return how many decode rows a pass may have at a context of `tokens`."""
@@ -82,6 +85,11 @@ class IndexerTap:
                 indexer.index_topk = max(top_k, recorder.width)
                 stack.callback(setattr, indexer, "index_topk", top_k)
             yield
+
+
+def default_tap(loaded: Loaded) -> Tap:
+    """Return the tap for the model's own indexers; the attention oracle if it has none."""
+    return IndexerTap() if indexers(loaded.model) else AttentionOracle()
 
 
 def indexers(model: Any) -> dict[int, Any]:

@@ -7,7 +7,7 @@ model adapts to its indexer, is left out: attention stays dense.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, astuple, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from hisparse_sim.traces.errors import TraceError
@@ -48,13 +48,13 @@ def train(
     rows: int = 128,
     learning_rate: float = 1e-3,
     seed: int = 0,
-    progress: Callable[[int, int, float], None] | None = None,
+    progress: Callable[[str, int, int], None] | None = None,
 ) -> Indexers:
     """Train an indexer for every layer of a frozen model: the dense warm-up.
 
     One step takes one sequence of tokens, and of it `rows` random rows; Adam, with a rate that
     falls to 0 in a straight line. Memory is that of a pass of the model and of one layer's block of
-    (rows, heads, tokens). `progress(step, steps, mean KL)` is called after every step.
+    (rows, heads, tokens). `progress(what, step, steps)` is called after every step.
 
     Raises TraceError if there is nothing to train on.
     """
@@ -89,7 +89,8 @@ def train(
             _visit(model, sequence, chosen.to(model.device), learn)
         optimizer.step()
         if progress is not None:
-            progress(step + 1, steps, sum(losses) / len(losses))
+            mean = sum(losses) / len(losses)
+            progress(f"training, KL {mean:.3f}, step", step + 1, steps)
     about = {
         "model": loaded.title,
         "steps": steps,
@@ -138,9 +139,49 @@ def evaluate(
     }
 
 
+def learn(
+    loaded: Loaded,
+    texts: Sequence[Sequence[int]],
+    shape: Shape | None = None,
+    *,
+    length: int,
+    steps: int,
+    top_k: int,
+    held_out: float = 0.1,
+    progress: Callable[[str, int, int], None] | None = None,
+    **training: Any,
+) -> Indexers:
+    """Cut texts (tokens) into sequences of `length`, train on most, evaluate on the last ones.
+
+    The quality at `top_k`, averaged over layers and by layer, is noted in the result's `about`.
+    `training` goes to `train`. Raises TraceError if there are fewer than two sequences.
+    """
+    sequences = [
+        text[first : first + length]
+        for text in texts
+        for first in range(0, len(text) - length + 1, length)
+    ]
+    kept = max(1, round(held_out * len(sequences)))
+    if len(sequences) < 2:
+        raise TraceError(
+            f"training needs at least 2 sequences of {length} tokens behind what is captured, and "
+            f"the text has {sum(map(len, texts))} tokens left: take a longer text, a shorter "
+            "capture or shorter sequences"
+        )
+    found = train(loaded, sequences[:-kept], shape, steps=steps, progress=progress, **training)
+    layers = evaluate(loaded, found, sequences[-kept:], top_k)
+    quality = {
+        "held_out_sequences": kept,
+        "top_k": top_k,
+        **asdict(average(list(layers.values()))),
+        "layers": {index: asdict(layer) for index, layer in layers.items()},
+    }
+    return replace(found, about={**found.about, "quality": quality})
+
+
 def average(qualities: Sequence[Quality]) -> Quality:
     """Return the mean over layers."""
-    parts = zip(*((q.kl, q.mass, q.oracle_mass, q.overlap) for q in qualities), strict=True)
+    parts = zip(*map(astuple, qualities), strict=True)
     return Quality(*(sum(part) / len(qualities) for part in parts))
 
 
