@@ -184,7 +184,7 @@ def test_estimate() -> None:
     assert found.scratch_bytes == 3 * 100 * 499_712
     assert found.server_tokens == 3101 + 2101
     assert found.server_bytes == found.server_tokens * 499_712
-    assert "GiB" in found.sentence()
+    assert "GiB to download" in found.sentence()
 
 
 def test_server_command() -> None:

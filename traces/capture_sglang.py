@@ -66,9 +66,9 @@ class Estimate:
     def sentence(self) -> str:
         """Say it in one line."""
         return (
-            f"{_gib(self.download_bytes)} to download, {_gib(self.answer_bytes)} in the largest "
-            f"answer, {_gib(self.scratch_bytes)} of scratch files, a trace of about "
-            f"{_gib(self.trace_bytes)}; the server needs {_gib(self.server_bytes)} of pinned host "
+            f"{_size(self.download_bytes)} to download, {_size(self.answer_bytes)} in the largest "
+            f"answer, {_size(self.scratch_bytes)} of scratch files, a trace of about "
+            f"{_size(self.trace_bytes)}; the server needs {_size(self.server_bytes)} of pinned host "
             f"memory per rank for {self.server_tokens} tokens"
         )
 
@@ -311,5 +311,6 @@ def _assemble(
                 writer.write(part)
 
 
-def _gib(size_bytes: int) -> str:
-    return f"{size_bytes / 2**30:.3g} GiB"
+def _size(size_bytes: int) -> str:
+    gib = size_bytes / 2**30
+    return f"{gib:.3g} GiB" if gib >= 1 else f"{1024 * gib:.1f} MiB"

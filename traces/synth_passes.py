@@ -1,8 +1,8 @@
 """The compiled pass of the generator: integer hashes and single-precision sums.
 
-All randomness is a hash of a counter, so a row depends on its seed only, not on the platform or
-on what was drawn before. Scores have unit variance; numbers in `select_rows` are in standard
-deviations of a score.
+All randomness is a hash of a counter, so a row depends on its seed only, not on what was drawn
+before; platforms agree but for the last bit of a logarithm. Scores have unit variance; numbers in
+`select_rows` are in standard deviations of a score.
 """
 
 import numpy as np
