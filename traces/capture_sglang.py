@@ -66,10 +66,10 @@ class Estimate:
     def sentence(self) -> str:
         """Say it in one line."""
         return (
-            f"{_size(self.download_bytes)} to download, {_size(self.answer_bytes)} in the largest "
-            f"answer, {_size(self.scratch_bytes)} of scratch files, a trace of about "
-            f"{_size(self.trace_bytes)}; the server needs {_size(self.server_bytes)} of pinned host "
-            f"memory per rank for {self.server_tokens} tokens"
+            f"{_size(self.download_bytes)} to download, {_size(self.answer_bytes)} in "
+            f"the largest answer, {_size(self.scratch_bytes)} of scratch files, a trace of "
+            f"about {_size(self.trace_bytes)}; the server needs {_size(self.server_bytes)} of "
+            f"pinned host memory per rank for {self.server_tokens} tokens"
         )
 
 
