@@ -192,7 +192,7 @@ def fit(task: Task, layers: Sequence[int], rounds: int = 6) -> Profile:
         print(f"  round {number}: {np.exp(logs).round(4)} off by {found.round(4)}", file=sys.stderr)
         if not better or np.abs(found).max() < 0.002:
             break
-    rounded = {
+    rounded: dict[str, Any] = {
         name: float(f"{value:.4g}") for name, value in zip(task.free, np.exp(logs), strict=True)
     }
     return replace(task.profile, parameters=replace(task.profile.parameters, **rounded))
