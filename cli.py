@@ -24,6 +24,7 @@ from hisparse_sim.traces.options import (
 )
 
 if TYPE_CHECKING:
+    from hisparse_sim.simulator.costs import SwapIn
     from hisparse_sim.simulator.sweeping import Sweep
     from hisparse_sim.traces import Trace
 
@@ -58,6 +59,38 @@ replay_options = combined(
     click.option("--jobs", type=click.IntRange(1), help="Threads.  [default: all cores]"),
     click.option("--quiet", is_flag=True, help="No progress and no notes on stderr."),
 )
+kv_dtype_option = click.option(
+    "--kv-dtype",
+    type=click.Choice(["bf16", "fp8", "fp8-raw"]),
+    default="bf16",
+    show_default=True,
+    help="KV cache entries: 1152, 656 or 576 bytes per token and layer.",
+)
+model_option = click.option(
+    "--model", help="Model for bytes and memory.  [default: the trace's, else glm-5.1]"
+)
+swap_in_options = combined(
+    click.option(
+        "--link",
+        metavar="PROFILE",
+        help="Adds modelled swap-in time over this host link, such as h200-pcie5.",
+    ),
+    click.option(
+        "--kernel",
+        type=click.Choice(["sglang", "native"]),
+        default="sglang",
+        show_default=True,
+        help="The swap-in kernel: the engine's or ours.",
+    ),
+    click.option(
+        "--batch",
+        type=click.IntRange(1),
+        default=1,
+        show_default=True,
+        help="Requests that swap in together, for --link.",
+    ),
+)
+
 _SIMULATOR = "hisparse_sim.simulator.commands"
 _TRACES = "hisparse_sim.traces.commands"
 
@@ -99,14 +132,8 @@ def cli() -> None:
     callback=several(int),
     help="host_to_device_ratio: adds what fits into memory and the bytes over the link.",
 )
-@click.option("--model", help="Model for bytes and memory.  [default: the trace's, else glm-5.1]")
-@click.option(
-    "--kv-dtype",
-    type=click.Choice(["bf16", "fp8", "fp8-raw"]),
-    default="bf16",
-    show_default=True,
-    help="KV cache entries: 1152, 656 or 576 bytes per token and layer.",
-)
+@model_option
+@kv_dtype_option
 @click.option(
     "--device-pool-gib",
     type=click.FloatRange(0, min_open=True),
@@ -128,6 +155,7 @@ def cli() -> None:
     show_default=True,
     help="Tokens that a request still grows by after the trace, for memory.",
 )
+@swap_in_options
 @output_options
 def sweep(
     traces: tuple[str, ...],
@@ -149,8 +177,9 @@ def sweep(
     hisparse-sim sweep --buffer 4096 --ratio 8
     hisparse-sim sweep trace.parquet --policy lru,arc --buffer 2048,4096,6144
     hisparse-sim sweep trace.parquet --per-layer -o rows.parquet
+    hisparse-sim sweep --link h200-pcie5 --batch 16
     """
-    from hisparse_sim.simulator.costs import add_costs
+    from hisparse_sim.simulator.costs import add_costs, add_swap_in
     from hisparse_sim.simulator.tables import stamped, write_rows
     from hisparse_sim.simulator.views import show_sweep
 
@@ -158,16 +187,19 @@ def sweep(
         name: options.pop(name)
         for name in ("kv_dtype", "device_pool_gib", "host_gib", "output_len")
     }
-    model_name = options.pop("model")
     form = output_form(form, output)
     opened = open_traces(traces, options.pop("provenance"))
-    model = choose_model(model_name, opened, quiet) if ratios or model_name else None
+    model_name, link = options.pop("model"), options.pop("link")
+    model = choose_model(model_name, opened, quiet) if ratios or model_name or link else None
+    swap_in = choose_swap_in(link, options, model, costs["kv_dtype"])
     swept = run_sweep(
         opened, policies, buffers, quiet, regret=not no_regret, per_layer=per_layer, **options
     )
     rows = swept.rows
-    if model is not None:
+    if model is not None and (ratios or model_name):
         rows = add_costs(swept, model, ratios or (2,), **costs)
+    if swap_in is not None:
+        rows = add_swap_in(swept, rows, swap_in)
     if form == "table":
         show_sweep(rows, output)
     else:
@@ -189,6 +221,9 @@ def sweep(
     show_default=True,
     help="Leave out the first steps of every request (the start-up burst).",
 )
+@model_option
+@kv_dtype_option
+@swap_in_options
 @click.option(
     "--format",
     "form",
@@ -213,7 +248,7 @@ def curve(
     quiet: bool,
     **options: Any,
 ) -> None:
-    """Draw misses per step, smoothed by a rolling window.
+    """Draw misses per step, or the time they take, smoothed by a rolling window.
 
     One line per policy and buffer, the mean over layers, with a band over them. The default policy
     is lru.
@@ -221,6 +256,7 @@ def curve(
     \b
     hisparse-sim curve -o curve.svg
     hisparse-sim curve trace.parquet --policy lru,belady --buffer 4096 --format csv
+    hisparse-sim curve --link h200-pcie5 --kernel native -o time.png
     """
     from hisparse_sim.simulator import figures
     from hisparse_sim.simulator.curves import rolling_curves
@@ -234,11 +270,16 @@ def curve(
     opened = open_traces(traces, options.pop("provenance"))
     if len(opened) > 1:
         raise click.UsageError("curve takes one trace")
+    model_name, link, kv_dtype = (options.pop(name) for name in ("model", "link", "kv_dtype"))
+    model = choose_model(model_name, opened, quiet) if link else None
+    swap_in = choose_swap_in(link, options, model, kv_dtype)
     swept = run_sweep(opened, policies or ("lru",), buffers, quiet, regret=False, **options)
-    curves = rolling_curves(swept, window, skip_steps)
+    curves = rolling_curves(swept, window, skip_steps, swap_in)
     if form == "table":
         metadata = opened[0].metadata
         origin = f"{metadata.provenance} trace {opened[0].name} ({metadata.model}); simulated"
+        if swap_in is not None:
+            origin += f"; {swap_in.kernel} kernel over {link}, batch {swap_in.batch}"
         figures.save(figures.rolling_misses(curves, window=window, provenance=origin), path)
         note(f"wrote {path}", quiet)
     else:
@@ -410,6 +451,19 @@ def choose_model(name: str | None, opened: Sequence["Trace"], quiet: bool) -> An
             f"bytes and memory are those of {model.name} ({traced} has no profile; --model)", quiet
         )
         return model
+
+
+def choose_swap_in(
+    link: str | None, options: dict[str, Any], model: Any, kv_dtype: str
+) -> "SwapIn | None":
+    """Take --kernel and --batch out of `options` and return what they and --link describe."""
+    from hisparse_sim.simulator.costs import SwapIn
+    from hisparse_sim.simulator.latency import load_link
+
+    kernel, batch = options.pop("kernel"), options.pop("batch")
+    if link is None:
+        return None
+    return SwapIn(load_link(link), kernel, batch, model.item_bytes(kv_dtype))
 
 
 def run_sweep(

@@ -2,14 +2,55 @@
 fit."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
+from hisparse_sim.simulator.latency import Link, swap_in_us
 from hisparse_sim.simulator.memory import capacity
+from hisparse_sim.simulator.metrics import Misses
 from hisparse_sim.simulator.models import Model
 from hisparse_sim.simulator.sweeping import Sweep
 
 GIB = 2**30
+
+
+@dataclass(frozen=True)
+class SwapIn:
+    """How misses turn into time: modelled by `hisparse_sim.simulator.latency`."""
+
+    link: Link
+    kernel: str  # "sglang" or "native"
+    batch: int  # requests that swap in together, all missing alike
+    item_bytes: int
+
+    def us(self, misses: Misses, buffer_size: int) -> npt.NDArray[np.float64]:
+        """Return the swap-in time of every step, for `misses` [steps] of one layer and request."""
+        return swap_in_us(self.link, self.kernel, self.batch, misses, buffer_size, self.item_bytes)
+
+
+def add_swap_in(swept: Sweep, rows: pd.DataFrame, swap_in: SwapIn) -> pd.DataFrame:
+    """Return `rows` (those of `swept`, perhaps repeated) with the columns of swap-in time.
+
+    `swap_in_us` is the mean over all (layer, step) of a row of the time that one layer waits in one
+    step if nothing hides the copies; not the time of the mean misses, since it is no straight line.
+    """
+    times: dict[tuple[object, ...], list[npt.NDArray[np.float64]]] = {}
+    keys = ["trace", "policy", "buffer", *(["request", "layer"] if swept.per_layer else [])]
+    for piece in swept.pieces:
+        part = (piece.part.request, piece.part.layer) if swept.per_layer else ()
+        for run, misses in piece.misses.items():
+            key = (piece.trace.name, run.policy.name, run.buffer_size, *part)
+            times.setdefault(key, []).append(swap_in.us(misses, run.buffer_size))
+    means = {key: float(np.concatenate(values).mean()) for key, values in times.items()}
+    return rows.assign(
+        link=swap_in.link.name,
+        swap_in_kernel=swap_in.kernel,
+        batch=swap_in.batch,
+        swap_in_us=[means[key] for key in rows[keys].itertuples(index=False, name=None)],
+    )
 
 
 def add_costs(

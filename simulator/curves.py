@@ -1,14 +1,21 @@
 """Rolling miss curves: how many misses a decode step pays as a request goes on."""
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
+from hisparse_sim.simulator.costs import SwapIn
 from hisparse_sim.simulator.metrics import rolling_mean
-from hisparse_sim.simulator.sweeping import Run, Sweep
+from hisparse_sim.simulator.sweeping import Piece, Run, Sweep
 
 
-def rolling_curves(swept: Sweep, window: int = 100, skip_steps: int = 0) -> pd.DataFrame:
+def rolling_curves(
+    swept: Sweep, window: int = 100, skip_steps: int = 0, swap_in: SwapIn | None = None
+) -> pd.DataFrame:
     """Return misses per step and layer, smoothed by a trailing window of `window` steps.
+
+    With `swap_in` the curve is one of modelled time: `swap_in_us` takes the place of
+    `misses_per_step`.
 
     Each (request, layer) is smoothed on its own; its first value stands at its step window - 1
     (after the first `skip_steps`, which leave out the start-up burst). Then the layers of all
@@ -25,18 +32,25 @@ def rolling_curves(swept: Sweep, window: int = 100, skip_steps: int = 0) -> pd.D
     }
     asked = swept.rows[["policy", "buffer"]].drop_duplicates().itertuples(index=False, name=None)
     curves = pd.concat(
-        [_curve(swept, runs[names], window, skip_steps) for names in asked], ignore_index=True
+        [_curve(swept, runs[names], window, skip_steps, swap_in) for names in asked],
+        ignore_index=True,
     )
     curves.insert(0, "trace", ", ".join(swept.rows["trace"].drop_duplicates()))
     curves.insert(1, "provenance", ", ".join(swept.rows["provenance"].drop_duplicates()))
     return curves
 
 
-def _curve(swept: Sweep, run: Run, window: int, skip_steps: int) -> pd.DataFrame:
+def _curve(
+    swept: Sweep, run: Run, window: int, skip_steps: int, swap_in: SwapIn | None
+) -> pd.DataFrame:
+    def values(piece: Piece) -> npt.NDArray[np.number]:
+        misses = piece.misses[run][skip_steps:]
+        return misses if swap_in is None else swap_in.us(misses, run.buffer_size)
+
     smoothed = [
         (
             piece.first_step + skip_steps + window - 1,
-            rolling_mean(piece.misses[run][skip_steps:], window),
+            rolling_mean(values(piece), window),
         )
         for piece in swept.pieces
         if len(piece.misses[run]) >= skip_steps + window
@@ -48,10 +62,10 @@ def _curve(swept: Sweep, run: Run, window: int, skip_steps: int) -> pd.DataFrame
             f"skipping {skip_steps}; choose a smaller --window"
         )
     first = min(start for start, _ in smoothed)
-    last = max(start + len(values) for start, values in smoothed)
+    last = max(start + len(means) for start, means in smoothed)
     aligned = np.full((len(smoothed), last - first), np.nan)
-    for row, (start, values) in zip(aligned, smoothed, strict=True):
-        row[start - first : start - first + len(values)] = values
+    for row, (start, means) in zip(aligned, smoothed, strict=True):
+        row[start - first : start - first + len(means)] = means
     covered = ~np.isnan(aligned).all(axis=0)
     aligned = aligned[:, covered]
     low, high = np.nanpercentile(aligned, (10, 90), axis=0)
@@ -60,7 +74,7 @@ def _curve(swept: Sweep, run: Run, window: int, skip_steps: int) -> pd.DataFrame
             "policy": run.policy.name,
             "buffer": run.buffer_size,
             "step": np.arange(first, last)[covered],
-            "misses_per_step": np.nanmean(aligned, axis=0),
+            "misses_per_step" if swap_in is None else "swap_in_us": np.nanmean(aligned, axis=0),
             "p10": low,
             "p90": high,
             "layers": (~np.isnan(aligned)).sum(axis=0),

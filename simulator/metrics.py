@@ -36,10 +36,12 @@ def regret(misses: int, optimum: int) -> float:
     return misses / optimum - 1
 
 
-def rolling_mean(misses: Misses, window: int) -> npt.NDArray[np.float64]:
+def rolling_mean(values: npt.NDArray[np.number], window: int) -> npt.NDArray[np.float64]:
     """Return the mean over the last `window` steps, [n - window + 1]; the first is of step window -
     1."""
     if window < 1:
         raise ValueError(f"the window is {window} steps; it must be at least 1")
-    total = np.concatenate(([0], np.cumsum(misses, dtype=np.int64)))
-    return (total[window:] - total[:-window]) / window
+    kind = np.int64 if np.issubdtype(values.dtype, np.integer) else np.float64
+    total = np.concatenate(([0], np.cumsum(values, dtype=kind)))
+    mean: npt.NDArray[np.float64] = (total[window:] - total[:-window]) / window
+    return mean

@@ -56,6 +56,10 @@ def show_sweep(rows: pd.DataFrame, output: Path | None = None) -> None:
     priced = "bytes_per_step" in rows
     if priced:
         columns |= {"bytes_per_step": ("MB/step", _mb), "bytes_per_request": ("GB/req", _gb)}
+    if "swap_in_us" in rows:
+        columns["swap_in_us"] = ("swap-in us", lambda value: f"{value:,.1f}")
+        if priced:  # 80 columns: the bytes say what p50 and p95 would
+            del columns["p50"], columns["p95"]
     keys = [name for name in columns if name != "regret"]
     print_table(
         rows.drop_duplicates(keys),

@@ -97,6 +97,35 @@ def test_costs_by_hand() -> None:
     assert row["requests_per_gpu"] == min(pool // 4160, pool * 8 // pages)
 
 
+def test_swap_in_time_is_the_mean_over_steps() -> None:
+    from hisparse_sim import replay, sample_path
+    from hisparse_sim.simulator.latency import swap_in_us
+
+    options = "--policy lru --buffer 4096 --layer 4,9 --link h200-pcie5 --kernel native --batch 3"
+    for extra in ("", " --per-layer"):
+        result = done("sweep", *f"{options} --kv-dtype fp8 --format json{extra}".split())
+        for row in json.loads(result.stdout):
+            layers = [4, 9] if row["layer"] is None else [row["layer"]]
+            misses = replay(sample_path(), "lru", 4096, layers=layers).misses
+            times = swap_in_us("h200-pcie5", "native", 3, misses, 4096, 656)
+            assert row["swap_in_us"] == pytest.approx(times.mean())
+            assert (row["link"], row["batch"]) == ("h200-pcie5", 3)
+            assert "bytes_per_step" not in row
+    table = done("sweep", *f"{options} --ratio 8".split()).stdout
+    assert max(map(len, table.split("\n\n")[0].splitlines())) <= 80
+
+
+def test_curve_of_swap_in_time(tmp_path: Path) -> None:
+    options = "--policy lru --buffer 4096 --layer 4 --window 50 --link h200-pcie5"
+    done("curve", *options.split(), "-o", tmp_path / "time.csv")
+    time = pd.read_csv(tmp_path / "time.csv")
+    assert time["swap_in_us"].between(time["p10"], time["p90"]).all()  # one layer: all alike
+    assert "misses_per_step" not in time
+    done("curve", *options.split(), "-o", tmp_path / "time.svg")
+    text = (tmp_path / "time.svg").read_text()
+    assert "sglang kernel over h200-pcie5, batch 1" in text
+
+
 @pytest.mark.parametrize("form", ["csv", "json", "jsonl", "parquet"])
 def test_every_format_holds_the_same_rows(path: Path, tmp_path: Path, form: str) -> None:
     out = tmp_path / f"rows.{form}"
@@ -201,6 +230,7 @@ def test_trace_sample_cuts(path: Path, tmp_path: Path) -> None:
         ("sweep --policy lru -o no/such/folder.csv", 1, "there is no folder"),
         ("sweep --ratio 8 --model gpt", 2, "unknown model 'gpt'"),
         ("sweep --ratio 0", 2, "ratio"),
+        ("sweep --link isa", 2, "unknown link"),
         ("sweep --ratio 8 --host-gib 0", 2, "host-gib"),
         ("curve --window 1000", 2, "choose a smaller --window"),
         ("curve -o curve.tiff", 2, "choose one of .png, .svg, .pdf"),

@@ -28,11 +28,13 @@ MAP_COLUMNS = 256  # of a heat map; more steps are averaged
 def rolling_misses(
     curves: pd.DataFrame, *, window: int, provenance: str, axes: "Axes | None" = None
 ) -> "Axes":
-    """Draw rolling miss curves (the columns of `curves.rolling_curves`), a line per policy and
-    buffer.
+    """Draw rolling curves of misses or swap-in time (the columns of `curves.rolling_curves`), a
+    line per policy and buffer.
 
     The band spans the 10th to 90th percentile of the smoothed layers. `provenance` stands in the
     corner."""
+    timed = "swap_in_us" in curves
+    drawn = "swap_in_us" if timed else "misses_per_step"
     with styled():
         axes = axes or new_axes(7.2, 3.6)
         policies = list(dict.fromkeys(curves["policy"]))
@@ -44,14 +46,14 @@ def rolling_misses(
             )
             for edge in ("p10", "p90"):
                 axes.plot(line["step"], line[edge], color=colour, linestyle=dash, linewidth=0.5)
-            axes.plot(
-                line["step"], line["misses_per_step"], color=colour, linestyle=dash, label=name
-            )
+            axes.plot(line["step"], line[drawn], color=colour, linestyle=dash, label=name)
         axes.set_xlabel("decode step")
-        axes.set_ylabel(f"misses per step and layer\n(mean of the last {window} steps)")
+        what = "swap-in, µs" if timed else "misses"
+        axes.set_ylabel(f"{what} per step and layer\n(mean of the last {window} steps)")
         axes.set_ylim(bottom=0)
         axes.margins(x=0.01)
-        axes.set_title("Misses in the hot buffer" + f", {policies[0]}" * (len(policies) == 1))
+        what = "Modelled swap-in time" if timed else "Misses in the hot buffer"
+        axes.set_title(what + f", {policies[0]}" * (len(policies) == 1))
         put_origin(axes, provenance)
         legend_beside(
             axes, f"mean of {int(curves['layers'].max())} layers\n(band: 10-90 % of them)"
