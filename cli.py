@@ -98,6 +98,7 @@ _TRACES = "hisparse_sim.traces.commands"
 _ELSEWHERE = {
     "gpu": ("hisparse_sim.gpu_replay.commands:gpu", "Replay and measure on an NVIDIA GPU."),
     "plan": (f"{_SIMULATOR}:plan", "Choose device_buffer_size and host_to_device_ratio."),
+    "report": ("hisparse_sim.simulator.report_commands:report", "One HTML page of what was found."),
     "reproduce": (f"{_SIMULATOR}:reproduce", "Redo published figures."),
     "serve": (f"{_SIMULATOR}:serve", "Simulate serving: throughput, latency, break-even."),
 }
@@ -248,7 +249,7 @@ def curve(
     quiet: bool,
     **options: Any,
 ) -> None:
-    """Draw misses per step, or the time they take, smoothed by a rolling window.
+    """Draw misses per step, or their time, over a rolling window.
 
     One line per policy and buffer, the mean over layers, with a band over them. The default policy
     is lru.
@@ -335,7 +336,7 @@ def trace() -> None:
 def info(
     path: str | None, provenance: str | None, full: bool, form: str | None, output: Path | None
 ) -> None:
-    """Describe a trace: what it holds and how local its demand is, per layer and in all.
+    """Describe a trace: what it holds, how local its demand is.
 
     \b
     hisparse-sim trace info
@@ -393,7 +394,9 @@ def show_full_info(
 @click.argument("paths", metavar="TRACE...", nargs=-1, required=True)
 @provenance_option
 def validate(paths: tuple[str, ...], provenance: str | None) -> None:
-    """Read whole files and say what is wrong with them; exit code 1 if anything is.
+    """Read whole files and say what is wrong with them.
+
+    Exit code 1 if anything is.
 
     \b
     hisparse-sim trace validate captured/*.parquet

@@ -46,7 +46,7 @@ class Group(click.Group):
             if name in self.elsewhere:
                 lines.append((name, self.elsewhere[name][1]))
             elif command := super().get_command(ctx, name):
-                lines.append((name, command.get_short_help_str(limit=70)))
+                lines.append((name, command.get_short_help_str(limit=60)))
         with formatter.section("Commands"):
             formatter.write_dl(lines)
 
