@@ -1,0 +1,393 @@
+"""The charts of a report, as Vega-Lite specifications over named data sets.
+
+Which policies, buffers, traces and layers count are parameters that the page sets from its
+check boxes; sums and rates are computed in the page, so that every choice shows exact figures.
+Colours are CSS variables of the page, which has a light and a dark set."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+Spec = dict[str, Any]
+
+SHAPES = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "triangle-right")
+DASHES = ([1, 0], [5, 2], [2, 2], [7, 2, 2, 2], [4, 1, 1, 1, 1, 1])
+COLOURS = 7  # CSS variables --c0 .. --c6
+CHOSEN = (
+    "indexof(policies, datum.policy) >= 0 && indexof(buffers, datum.buffer) >= 0"
+    " && indexof(traces, datum.trace) >= 0"
+)
+IN_LAYERS = "(datum.layer == null || (datum.layer >= layers[0] && datum.layer <= layers[1]))"
+ZOOM: Spec = {
+    "name": "zoom",
+    "select": {"type": "interval", "encodings": ["x"], "zoom": "wheel![event.shiftKey]"},
+    "bind": "scales",
+}
+CONFIG: Spec = {
+    "background": "transparent",
+    "font": "system-ui, sans-serif",
+    "view": {"stroke": None},
+    "text": {"color": "var(--ink)"},
+    "axis": {
+        "labelColor": "var(--ink)",
+        "titleColor": "var(--ink)",
+        "gridColor": "var(--line)",
+        "domainColor": "var(--faint)",
+        "tickColor": "var(--faint)",
+        "labelFontSize": 12,
+        "titleFontSize": 12,
+        "titleFontWeight": "normal",
+    },
+    "axisX": {"tickCount": {"expr": "ceil(width / 80)"}, "labelFlush": False},
+    "axisY": {"titleAngle": 0, "titleAlign": "left", "titleAnchor": "end", "titleY": -10},
+    "legend": {
+        "labelColor": "var(--ink)",
+        "titleColor": "var(--ink)",
+        "orient": "bottom",
+        "labelFontSize": 12,
+    },
+}
+
+
+def _scale(names: Sequence[Any], kind: str) -> Spec:
+    ranges: dict[str, list[Any]] = {
+        "color": [f"var(--c{index % COLOURS})" for index in range(len(names))],
+        "shape": [SHAPES[index % len(SHAPES)] for index in range(len(names))],
+        "strokeDash": [DASHES[index % len(DASHES)] for index in range(len(names))],
+    }
+    return {"domain": list(names), "range": ranges[kind]}
+
+
+def _coded(field: str, names: Sequence[Any], kind: str) -> Spec:
+    return {"field": field, "type": "nominal", "scale": _scale(names, kind), "legend": None}
+
+
+def _base(data: str, height: int, parameters: Sequence[Spec] = ()) -> Spec:
+    return {
+        "data": {"name": data},
+        "width": "container",
+        "height": height,
+        "padding": {"top": 18, "left": 4, "right": 12, "bottom": 4},
+        "params": list(parameters),
+        "config": CONFIG,
+    }
+
+
+def _rows(height: int, **counts: Sequence[Any]) -> Spec:
+    """Return a height for so many rows, which the page changes with what is chosen."""
+    rows = math.prod(len(names) for names in counts.values())
+    return {"height": height * rows, "usermeta": {"row_height": height, "rows": list(counts)}}
+
+
+def _number(field: str, title: str, form: str = ",.1f") -> Spec:
+    return {"field": field, "type": "quantitative", "title": title, "format": form}
+
+
+def _summed(by: Sequence[str]) -> list[Spec]:
+    """Sum the chosen rows and derive rates, as `totals` does."""
+    return [
+        {"filter": f"{CHOSEN} && {IN_LAYERS}"},
+        {
+            "aggregate": [
+                {"op": "sum", "field": name, "as": name}
+                for name in ("steps", "accesses", "misses", "optimum")
+            ]
+            + [{"op": "valid", "field": "optimum", "as": "known"}, {"op": "count", "as": "rows"}],
+            "groupby": list(by),
+        },
+        {"calculate": "100 * datum.misses / datum.accesses", "as": "miss_percent"},
+        {"calculate": "datum.misses / datum.steps", "as": "per_step"},
+        {
+            "calculate": "datum.known == datum.rows && datum.optimum > 0"
+            " ? datum.misses / datum.optimum - 1 : null",
+            "as": "regret",
+        },
+    ]
+
+
+_SUM_TIPS = [
+    {"field": "policy"},
+    {"field": "buffer", "format": ",d"},
+    _number("miss_percent", "misses %", ".2f"),
+    _number("per_step", "per step and layer"),
+    _number("regret", "more than optimum", "+.1%"),
+]
+
+
+def miss_ratio(policies: Sequence[str], shared: Sequence[Spec]) -> Spec:
+    """Misses over demanded positions by buffer, a line per policy."""
+    return _base("sweep", 260, [*shared, ZOOM]) | {
+        "transform": _summed(["policy", "buffer"]),
+        "mark": {"type": "line", "point": {"size": 60, "filled": True}, "clip": True},
+        "encoding": {
+            "x": {
+                "field": "buffer",
+                "type": "quantitative",
+                "title": "hot buffer, slots",
+                "scale": {"zero": False, "nice": False, "padding": 12},
+                "axis": {"format": ",d", "grid": False},
+            },
+            "y": {
+                "field": "miss_percent",
+                "type": "quantitative",
+                "title": "misses, % of demanded positions",
+                "scale": {"zero": True},
+            },
+            "color": _coded("policy", policies, "color"),
+            "shape": _coded("policy", policies, "shape"),
+            "tooltip": _SUM_TIPS,
+        },
+    }
+
+
+def policy_bars(policies: Sequence[str], sizes: Sequence[int], shared: Sequence[Spec]) -> Spec:
+    """Misses per step and layer, bars by buffer and policy, the regret at their ends."""
+    bars: Spec = {"mark": {"type": "bar", "height": {"band": 0.85}}}
+    # Stretches the axis, so that the text at the end of the longest bar fits.
+    room: Spec = {
+        "mark": {"type": "point", "opacity": 0, "tooltip": None},
+        "encoding": {"x": {"field": "room", "type": "quantitative"}},
+    }
+    texts: Spec = {
+        "mark": {
+            "type": "text",
+            "align": "left",
+            "dx": 4,
+            "dy": {"expr": "bandwidth('yOffset') / 2"},
+            "fontSize": 11,
+        },
+        "encoding": {
+            "text": {"field": "label"},
+            "color": {"value": "var(--ink)"},
+        },
+    }
+    rows = _rows(16, policies=policies, buffers=sizes)
+    return (
+        _base("sweep", 0, shared)
+        | rows
+        | {
+            "transform": [
+                *_summed(["policy", "buffer"]),
+                {
+                    "calculate": "datum.policy"
+                    " + (isValid(datum.regret) ? ' ' + format(datum.regret, '+.0%') : '')",
+                    "as": "label",
+                },
+                {"joinaggregate": [{"op": "max", "field": "per_step", "as": "longest"}]},
+                {"calculate": "1.4 * datum.longest", "as": "room"},
+            ],
+            "encoding": {
+                "y": {
+                    "field": "buffer",
+                    "type": "ordinal",
+                    "title": "hot buffer, slots",
+                    "axis": {"format": ",d", "titleX": -36, "titleY": -6},
+                    "scale": {"paddingInner": 0.12},
+                },
+                "yOffset": {"field": "policy", "type": "nominal", "sort": list(policies)},
+                "x": {
+                    "field": "per_step",
+                    "type": "quantitative",
+                    "title": "misses per step and layer",
+                },
+                "color": _coded("policy", policies, "color"),
+                "tooltip": _SUM_TIPS,
+            },
+            "layer": [room, bars, texts],
+        }
+    )
+
+
+def by_layer(policies: Sequence[str], shared: Sequence[Spec]) -> Spec:
+    """Misses per step by layer, a line per policy, for the buffer shown."""
+    return _base("sweep", 260, [*shared, ZOOM]) | {
+        "transform": [{"filter": "datum.buffer == shown"}, *_summed(["policy", "buffer", "layer"])],
+        "mark": {"type": "line", "point": {"size": 35, "filled": True}, "clip": True},
+        "encoding": {
+            "x": {
+                "field": "layer",
+                "type": "quantitative",
+                "title": "layer",
+                "scale": {"zero": False, "nice": False, "padding": 8},
+                "axis": {"grid": False, "tickMinStep": 1},
+            },
+            "y": {"field": "per_step", "type": "quantitative", "title": "misses per step"},
+            "color": _coded("policy", policies, "color"),
+            "shape": _coded("policy", policies, "shape"),
+            "tooltip": [{"field": "layer"}, *_SUM_TIPS],
+        },
+    }
+
+
+def layer_map(policies: Sequence[str], shared: Sequence[Spec]) -> Spec:
+    """Misses per step as a heat map of policies and layers, for the buffer shown."""
+    return (
+        _base("sweep", 0, shared)
+        | _rows(22, policies=policies)
+        | {
+            "transform": [
+                {"filter": "datum.buffer == shown"},
+                *_summed(["policy", "buffer", "layer"]),
+            ],
+            "mark": {"type": "rect", "stroke": None},
+            "encoding": {
+                "x": {
+                    "field": "layer",
+                    "type": "ordinal",
+                    "title": "layer",
+                    "axis": {"labelOverlap": True, "labelAngle": 0},
+                    "scale": {"paddingInner": 0.02},
+                },
+                "y": {"field": "policy", "type": "nominal", "sort": list(policies), "title": None},
+                "color": {
+                    "field": "per_step",
+                    "type": "quantitative",
+                    "scale": {"scheme": "cividis", "zero": True},
+                    "legend": {"title": "misses per step", "gradientLength": 160},
+                },
+                "tooltip": [{"field": "layer"}, *_SUM_TIPS],
+            },
+        }
+    )
+
+
+def rolling(policies: Sequence[str], sizes: Sequence[int], shared: Sequence[Spec]) -> Spec:
+    """Rolling miss curves: colours are policies, dashes buffers, bands 10 to 90 % of layers."""
+    x: Spec = {
+        "field": "step",
+        "type": "quantitative",
+        "title": "decode step",
+        "scale": {"zero": False, "nice": False},
+        "axis": {"grid": False, "format": ",d"},
+    }
+    colour = _coded("policy", policies, "color")
+    band: Spec = {
+        "transform": [{"filter": "bands"}],
+        "mark": {"type": "area", "opacity": 0.13, "clip": True},
+        "encoding": {"y": {"field": "p10", "type": "quantitative"}, "y2": {"field": "p90"}},
+    }
+    line: Spec = {
+        "params": [ZOOM],
+        "mark": {"type": "line", "clip": True, "strokeWidth": 1.8},
+        "encoding": {
+            "y": {
+                "field": "misses_per_step",
+                "type": "quantitative",
+                "title": "misses per step and layer",
+            },
+            "strokeDash": _coded("buffer", sizes, "strokeDash"),
+            "tooltip": [
+                {"field": "policy"},
+                {"field": "buffer", "format": ",d"},
+                {"field": "step", "format": ",d"},
+                _number("misses_per_step", "misses per step"),
+                _number("p10", "10 % of layers below"),
+                _number("p90", "90 % below"),
+            ],
+        },
+    }
+    return _base("curve", 300, shared) | {
+        "transform": [{"filter": CHOSEN}],
+        "encoding": {
+            "x": x,
+            "color": colour,
+            "detail": [{"field": "buffer"}, {"field": "trace"}],
+        },
+        "layer": [band, line],
+    }
+
+
+def swap_in(policies: Sequence[str], title: str, shared: Sequence[Spec]) -> Spec:
+    """Predicted time of the swap-ins by buffer, for the batch chosen."""
+    return _base("times", 240, [*shared, ZOOM]) | {
+        "transform": [{"filter": f"{CHOSEN} && datum.batch == batch"}],
+        "mark": {"type": "line", "point": {"size": 60, "filled": True}, "clip": True},
+        "encoding": {
+            "x": {
+                "field": "buffer",
+                "type": "quantitative",
+                "title": "hot buffer, slots",
+                "scale": {"zero": False, "nice": False, "padding": 12},
+                "axis": {"format": ",d", "grid": False},
+            },
+            "y": {"field": "time", "type": "quantitative", "title": title},
+            "color": _coded("policy", policies, "color"),
+            "shape": _coded("policy", policies, "shape"),
+            "tooltip": [
+                {"field": "policy"},
+                {"field": "buffer", "format": ",d"},
+                {"field": "batch", "title": "requests together"},
+                _number("time", title),
+            ],
+        },
+    }
+
+
+def pareto(sizes: Sequence[int]) -> Spec:
+    """Candidates of a plan: tokens per second over time per token, a colour per buffer."""
+    return _base("plan", 300, [ZOOM]) | {
+        "transform": [{"filter": "datum.requests > 0"}],
+        "mark": {"type": "point", "filled": True, "opacity": 0.85, "clip": True},
+        "encoding": {
+            "x": {
+                "field": "tpot_ms",
+                "type": "quantitative",
+                "title": "time per output token, ms",
+                "scale": {"zero": False, "padding": 10},
+            },
+            "y": {
+                "field": "tokens_per_s",
+                "type": "quantitative",
+                "title": "output tokens per second",
+                "scale": {"zero": False, "padding": 10},
+            },
+            "color": _coded("buffer", sizes, "color")
+            | {"legend": {"title": "slots", "format": ",d", "columns": 3}},
+            "shape": _coded("buffer", sizes, "shape")
+            | {"legend": {"title": "slots", "format": ",d", "columns": 3}},
+            "size": {
+                "field": "host_gb",
+                "type": "quantitative",
+                "title": "host GB",
+                "scale": {"range": [30, 200]},
+                "legend": None,
+            },
+            "tooltip": [
+                {"field": "buffer", "format": ",d"},
+                {"field": "ratio"},
+                _number("tokens_per_s", "tokens/s", ",.0f"),
+                _number("tpot_ms", "ms per token"),
+                _number("host_gb", "host GB pinned", ",.0f"),
+                {"field": "batch", "title": "requests per rank"},
+                {"field": "limit", "title": "limited by"},
+            ],
+        },
+    }
+
+
+def throughput(modes: Sequence[str]) -> Spec:
+    """Output tokens per second over concurrency, a line per mode."""
+    return _base("serve", 260, [ZOOM]) | {
+        "mark": {"type": "line", "point": {"size": 60, "filled": True}, "clip": True},
+        "encoding": {
+            "x": {
+                "field": "concurrency",
+                "type": "quantitative",
+                "title": "concurrent requests",
+                "scale": {"type": "log", "base": 2, "nice": False, "padding": 10},
+            },
+            "y": {
+                "field": "tokens_per_s",
+                "type": "quantitative",
+                "title": "output tokens per second",
+            },
+            "color": _coded("mode", modes, "color") | {"legend": {"title": None}},
+            "shape": _coded("mode", modes, "shape") | {"legend": {"title": None}},
+            "tooltip": [
+                {"field": "mode"},
+                {"field": "concurrency", "title": "concurrent"},
+                _number("tokens_per_s", "tokens/s", ",.0f"),
+                _number("tpot_p50_ms", "ms per token (median)"),
+            ],
+        },
+    }
