@@ -13,10 +13,9 @@ Spec = dict[str, Any]
 SHAPES = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "triangle-right")
 DASHES = ([1, 0], [5, 2], [2, 2], [7, 2, 2, 2], [4, 1, 1, 1, 1, 1])
 COLOURS = 7  # CSS variables --c0 .. --c6
-CHOSEN = (
-    "indexof(policies, datum.policy) >= 0 && indexof(buffers, datum.buffer) >= 0"
-    " && indexof(traces, datum.trace) >= 0"
-)
+CHOSEN = "indexof(policies, datum.policy) >= 0 && indexof(traces, datum.trace) >= 0"
+IN_BUFFERS = "indexof(buffers, datum.buffer) >= 0"
+SHOWN = "datum.buffer == shown"
 IN_LAYERS = "(datum.layer == null || (datum.layer >= layers[0] && datum.layer <= layers[1]))"
 ZOOM: Spec = {
     "name": "zoom",
@@ -83,10 +82,10 @@ def _number(field: str, title: str, form: str = ",.1f") -> Spec:
     return {"field": field, "type": "quantitative", "title": title, "format": form}
 
 
-def _summed(by: Sequence[str]) -> list[Spec]:
+def _summed(by: Sequence[str], which: str = IN_BUFFERS) -> list[Spec]:
     """Sum the chosen rows and derive rates, as `totals` does."""
     return [
-        {"filter": f"{CHOSEN} && {IN_LAYERS}"},
+        {"filter": f"{CHOSEN} && {which} && {IN_LAYERS}"},
         {
             "aggregate": [
                 {"op": "sum", "field": name, "as": name}
@@ -201,7 +200,7 @@ def policy_bars(policies: Sequence[str], sizes: Sequence[int], shared: Sequence[
 def by_layer(policies: Sequence[str], shared: Sequence[Spec]) -> Spec:
     """Misses per step by layer, a line per policy, for the buffer shown."""
     return _base("sweep", 260, [*shared, ZOOM]) | {
-        "transform": [{"filter": "datum.buffer == shown"}, *_summed(["policy", "buffer", "layer"])],
+        "transform": _summed(["policy", "buffer", "layer"], SHOWN),
         "mark": {"type": "line", "point": {"size": 35, "filled": True}, "clip": True},
         "encoding": {
             "x": {
@@ -225,10 +224,7 @@ def layer_map(policies: Sequence[str], shared: Sequence[Spec]) -> Spec:
         _base("sweep", 0, shared)
         | _rows(22, policies=policies)
         | {
-            "transform": [
-                {"filter": "datum.buffer == shown"},
-                *_summed(["policy", "buffer", "layer"]),
-            ],
+            "transform": _summed(["policy", "buffer", "layer"], SHOWN),
             "mark": {"type": "rect", "stroke": None},
             "encoding": {
                 "x": {
@@ -287,7 +283,7 @@ def rolling(policies: Sequence[str], sizes: Sequence[int], shared: Sequence[Spec
         },
     }
     return _base("curve", 300, shared) | {
-        "transform": [{"filter": CHOSEN}],
+        "transform": [{"filter": f"{CHOSEN} && {IN_BUFFERS}"}],
         "encoding": {
             "x": x,
             "color": colour,
@@ -300,7 +296,7 @@ def rolling(policies: Sequence[str], sizes: Sequence[int], shared: Sequence[Spec
 def swap_in(policies: Sequence[str], title: str, shared: Sequence[Spec]) -> Spec:
     """Predicted time of the swap-ins by buffer, for the batch chosen."""
     return _base("times", 240, [*shared, ZOOM]) | {
-        "transform": [{"filter": f"{CHOSEN} && datum.batch == batch"}],
+        "transform": [{"filter": f"{CHOSEN} && {IN_BUFFERS} && datum.batch == batch"}],
         "mark": {"type": "line", "point": {"size": 60, "filled": True}, "clip": True},
         "encoding": {
             "x": {

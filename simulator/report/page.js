@@ -60,6 +60,7 @@ const drawn = Object.entries(page.charts).map(async ([id, spec]) => {
   const shown = await window.vegaEmbed(place, { ...spec, datasets }, {
     actions: false,
     renderer: "svg",
+    logLevel: 1, // errors only: nothing ticked is no fault
     tooltip: { disableDefaultStyle: true },
   });
   views.set(id, shown.view);

@@ -1,7 +1,7 @@
 """Puts a report together: sections of text, tables and charts, and the page around them."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from html import escape
 from importlib.metadata import version
@@ -15,11 +15,24 @@ import pandas as pd
 from hisparse_sim.simulator import report
 from hisparse_sim.simulator.models import load_model
 from hisparse_sim.simulator.report import charts, data, findings
+from hisparse_sim.simulator.report.pieces import (
+    Cells,
+    buffer_swatch,
+    contents,
+    copy,
+    count,
+    details,
+    hint,
+    more,
+    named,
+    options,
+    policy_swatch,
+    table,
+)
 from hisparse_sim.simulator.report.results import Result, rows_of
 from hisparse_sim.simulator.totals import totals
 from hisparse_sim.traces import TraceError, atomic_path
 
-Cells = Mapping[str, tuple[str, Callable[[Any], str]]]
 _BUNDLE_HELP = (
     "the report needs Vega-Lite from the package vl-convert-python:"
     " pip install 'hisparse-sim[report]'"
@@ -35,7 +48,7 @@ def write_report(results: Sequence[Result], path: Path, title: str | None = None
         version=escape(version("hisparse-sim")),
         title=escape(title or page.title),
         style=_shipped("page.css"),
-        contents=_contents(page.sections),
+        contents=contents(page.sections),
         sections="\n".join(
             f'<section id="{name}"><h2>{heading}</h2>\n{body}\n</section>'
             for name, heading, body in page.sections
@@ -56,13 +69,13 @@ class _Page:
         self.results = results
         self.rows = rows_of(results, "sweep")
         self.sums = totals(self.rows)
-        table, self.notes = data.sweep_table(self.rows)
+        summed, self.notes = data.sweep_table(self.rows)
         self.policies = list(dict.fromkeys(self.rows["policy"]))
         self.sizes = [int(size) for size in sorted(self.rows["buffer"].unique())]
         self.traces = list(dict.fromkeys(self.rows["trace"]))
-        self.layers = sorted(int(layer) for layer in table["layer"].dropna().unique())
+        self.layers = sorted(int(layer) for layer in summed["layer"].dropna().unique())
         self.focus_policy, self.focus_buffer = findings.focus(self.sums)
-        self.tables = {"sweep": data.columns(table)}
+        self.tables = {"sweep": data.columns(summed)}
         self.charts: dict[str, charts.Spec] = {}
         which = f"{self.traces[0]}" if len(self.traces) == 1 else f"{len(self.traces)} traces"
         self.title = f"Hot buffer misses: {which}"
@@ -123,13 +136,13 @@ class _Page:
         ) -> str:
             ticks = "".join(
                 f'<label><input type="checkbox" name="{name}" value="{escape(str(value))}" checked>'
-                f"{swatch(number)}{escape(_named(value))}</label>"
+                f"{swatch(number)}{escape(named(value))}</label>"
                 for number, value in enumerate(values)
             )
             return f"<fieldset><legend>{title}</legend>{ticks}</fieldset>"
 
-        found = boxes("Policies", "policy", self.policies, _policy_swatch)
-        found += boxes("Buffers", "buffer", self.sizes, _buffer_swatch)
+        found = boxes("Policies", "policy", self.policies, policy_swatch)
+        found += boxes("Buffers", "buffer", self.sizes, buffer_swatch)
         if len(self.traces) > 1:
             found += boxes("Traces", "trace", self.traces, lambda number: "")
         if self.layers:
@@ -160,13 +173,13 @@ class _Page:
         )
         text += "<h3>As a request goes on</h3>"
         if curve.empty:
-            return text + _hint(
+            return text + hint(
                 "No rolling curves among the results; add them with",
                 "hisparse-sim curve TRACE -o curve.parquet",
             )
-        table, notes = data.curve_table(curve)
+        thinned, notes = data.curve_table(curve)
         self.notes += notes
-        self.tables["curve"] = data.columns(table)
+        self.tables["curve"] = data.columns(thinned)
         names = list(dict.fromkeys([*self.policies, *curve["policy"]]))
         sizes = sorted({*self.sizes, *map(int, curve["buffer"])})
         window = next(r.parameters.get("window") for r in self.results if r.kind == "curve")
@@ -193,26 +206,26 @@ class _Page:
         )
         cells: Cells = {
             "policy": ("policy", str),
-            "buffer": ("buffer", _count),
+            "buffer": ("buffer", count),
             "miss_rate": ("miss %", lambda value: f"{100 * value:.2f}"),
             "misses_per_step": ("per step", lambda value: f"{value:,.1f}"),
-            "regret": ("vs best", _more),
+            "regret": ("vs best", more),
         }
-        return text + _details("All figures as a table (all layers)", _table(self.sums, cells))
+        return text + details("All figures as a table (all layers)", table(self.sums, cells))
 
     def _layers(self) -> str:
         if len(self.layers) < 2:
-            return _hint(
+            return hint(
                 "The results do not tell layers apart; for this view write them with",
                 "hisparse-sim sweep TRACE --per-layer -o rows.parquet",
             )
         shared: list[charts.Spec] = [*self.shared, {"name": "shown", "value": self.focus_buffer}]
-        listed = _options("shown", "Buffer", self.sizes, self.focus_buffer)
+        listed = options("shown", "Buffer", self.sizes, self.focus_buffer)
         layers = totals(self.rows, ("layer", "policy", "buffer"))
         own = layers[layers["buffer"] == self.focus_buffer]
         wide = own.pivot_table(index="layer", columns="policy", values="misses_per_step")
         wide = wide.reindex(columns=self.policies).reset_index()
-        cells: Cells = {"layer": ("layer", _count)} | {
+        cells: Cells = {"layer": ("layer", count)} | {
             name: (name, lambda value: f"{value:,.1f}") for name in self.policies
         }
         return (
@@ -230,14 +243,14 @@ class _Page:
                 "Heat map of misses per step by policy and layer",
                 "The same as a heat map: brighter is more misses.",
             )
-            + _details(f"As a table (B = {self.focus_buffer:,})", _table(wide, cells))
+            + details(f"As a table (B = {self.focus_buffer:,})", table(wide, cells))
         )
 
     def _cost(self) -> str:
         times, title, source = data.times_table(self.rows)
         self.tables["times"] = data.columns(times, 4)
         batch: charts.Spec = {"name": "batch", "value": data.BATCHES[0]}
-        text = "<h3>Time</h3>" + _options("batch", "Requests decoding together", data.BATCHES, 1)
+        text = "<h3>Time</h3>" + options("batch", "Requests decoding together", data.BATCHES, 1)
         text += self._chart(
             "swap-in",
             charts.swap_in(self.policies, title, [*self.shared, batch]),
@@ -247,16 +260,16 @@ class _Page:
         )
         text += "<h3>Memory</h3>"
         if "requests_per_gpu" not in self.rows:
-            return text + _hint(
+            return text + hint(
                 "No memory in the results; it comes with a ratio:",
                 "hisparse-sim sweep TRACE --ratio 4,8 -o rows.parquet",
             )
         fits = self.rows.dropna(subset=["requests_per_gpu"])
         fits = fits.drop_duplicates(["trace", "buffer", "host_to_device_ratio"])
         cells: Cells = {
-            "buffer": ("buffer", _count),
-            "host_to_device_ratio": ("ratio", _count),
-            "requests_per_gpu": ("requests per GPU", _count),
+            "buffer": ("buffer", count),
+            "host_to_device_ratio": ("ratio", count),
+            "requests_per_gpu": ("requests per GPU", count),
             "hot_buffer_bytes": ("MB on the GPU, each", lambda value: f"{value / 1e6:,.1f}"),
             "host_bytes_per_request": ("GB on the host, each", lambda value: f"{value / 1e9:,.2f}"),
             "limit": ("limited by", str),
@@ -268,13 +281,13 @@ class _Page:
         return (
             text
             + f"<p>{escape(str(first['model']))} with {escape(str(first['kv_dtype']))} KV.</p>"
-            + _table(fits, cells)
+            + table(fits, cells)
         )
 
     def _plan(self) -> str:
         plans, served = rows_of(self.results, "plan"), rows_of(self.results, "serve")
         if plans.empty:
-            text = _hint(
+            text = hint(
                 "No plan among the results. This one weighs memory, misses and time:",
                 "hisparse-sim plan --prompt 32768 --output-len 8192 -o plan.json",
             )
@@ -316,7 +329,7 @@ class _Page:
                 f" {best['tpot_ms']:.1f} ms per token, {best['batch']:.0f} requests per rank,"
                 f" limited by {escape(str(best['limit']))}; {best['host_gb']:,.0f} GB of host"
                 " memory are pinned. Simulated.</p><p>The engine's flags:</p>"
-                + _copy(f"--enable-hisparse --hisparse-config '{json.dumps(config)}'")
+                + copy(f"--enable-hisparse --hisparse-config '{json.dumps(config)}'")
             )
         if not (plans["requests"] > 0).any():
             return text
@@ -333,12 +346,12 @@ class _Page:
     def _provenance(self) -> str:
         wanted = [name for name in ("trace", "provenance", "trace_sha256") if name in self.rows]
         cells: Cells = {name: (name.replace("_", " "), str) for name in wanted}
-        text = _table(self.rows.drop_duplicates(wanted), cells)
+        text = table(self.rows.drop_duplicates(wanted), cells)
         text += "<p>Computed by hisparse-sim; to redo it:</p>"
         for result in self.results:
-            text += _copy(findings.command(result))
+            text += copy(findings.command(result))
         made = " ".join(str(result.path.name) for result in self.results)
-        text += _copy(f"hisparse-sim report {made} -o report.html")
+        text += copy(f"hisparse-sim report {made} -o report.html")
         versions = {
             str(value)
             for result in self.results
@@ -373,94 +386,3 @@ def _library() -> str:
 
 def _script_json(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
-
-
-def _contents(sections: Sequence[tuple[str, str, str]]) -> str:
-    items = "".join(f'<li><a href="#{name}">{heading}</a></li>' for name, heading, _ in sections)
-    return f"<ul>{items}</ul>"
-
-
-def _table(rows: pd.DataFrame, cells: Cells) -> str:
-    text = {name for name in cells if not pd.api.types.is_numeric_dtype(rows[name])}
-    heads = "".join(
-        f'<th scope="col"{_class(name in text, name)}>{escape(heading)}</th>'
-        for name, (heading, _) in cells.items()
-    )
-    lines = []
-    for record in rows[list(cells)].to_dict("records"):
-        line = "".join(
-            f"<td{_class(name in text, name)}>{escape(show(record[name]))}</td>"
-            for name, (_, show) in cells.items()
-        )
-        lines.append(f"<tr>{line}</tr>")
-    return (
-        '<div class="scroll" tabindex="0"><table>'
-        f"<thead><tr>{heads}</tr></thead><tbody>{''.join(lines)}</tbody></table></div>"
-    )
-
-
-def _class(is_text: bool, name: str) -> str:
-    if name in ("reason", "trace_sha256"):
-        return ' class="wrap"'
-    return ' class="text"' if is_text else ""
-
-
-def _details(summary: str, body: str) -> str:
-    return f"<details><summary>{escape(summary)}</summary>{body}</details>"
-
-
-def _copy(text: str) -> str:
-    return f'<div class="copy"><pre>{escape(text)}</pre><button type="button">Copy</button></div>'
-
-
-def _hint(text: str, command: str) -> str:
-    return f"<p>{escape(text)}</p>{_copy(command)}"
-
-
-def _options(name: str, title: str, values: Sequence[int], chosen: int) -> str:
-    options = "".join(
-        f'<option value="{value}"{" selected" if value == chosen else ""}>{value:,}</option>'
-        for value in values
-    )
-    return f'<p class="screen"><label>{title} <select id="{name}">{options}</select></label></p>'
-
-
-def _policy_swatch(number: int) -> str:
-    colour = f"var(--c{number % charts.COLOURS})"
-    shape = _MARKS[number % len(_MARKS)]
-    return (
-        f'<svg aria-hidden="true" viewBox="0 0 26 12" stroke="{colour}" fill="{colour}">'
-        f'<path d="M0 6H26" stroke-width="2"/><path d="{shape}" stroke="none"/></svg>'
-    )
-
-
-def _buffer_swatch(number: int) -> str:
-    dash = charts.DASHES[number % len(charts.DASHES)]
-    return (
-        '<svg aria-hidden="true" viewBox="0 0 26 12" stroke="currentColor">'
-        f'<path d="M0 6H26" stroke-width="2" stroke-dasharray="{dash[0]} {dash[1]}"/></svg>'
-    )
-
-
-# The shapes of charts.SHAPES around (13, 6).
-_MARKS = (
-    "M17 6a4 4 0 1 1-8 0a4 4 0 1 1 8 0Z",
-    "M9.5 2.5h7v7h-7Z",
-    "M13 1.5l4.5 8.5h-9Z",
-    "M13 1l4 5l-4 5l-4-5Z",
-    "M13 10.5l4.5-8.5h-9Z",
-    "M11.5 2h3v2.500h2.500v3h-2.500v2.500h-3v-2.500h-2.500v-3h2.500Z",
-    "M17.500 6l-8-4.500v9Z",
-)
-
-
-def _named(value: Any) -> str:
-    return f"{value:,}" if isinstance(value, int) else str(value)
-
-
-def _count(value: Any) -> str:
-    return "-" if pd.isna(value) else f"{value:,.0f}"
-
-
-def _more(value: Any) -> str:
-    return "-" if pd.isna(value) else f"{100 * value:+.1f} %"

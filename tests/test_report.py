@@ -1,0 +1,239 @@
+"""The report page: what it says and what it holds."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+from make_results import results, run
+
+from hisparse_sim.cli import cli
+from hisparse_sim.simulator.report import Result, charts, data, findings, read_results, write_report
+from hisparse_sim.simulator.totals import totals
+from hisparse_sim.traces import TraceError
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    return results(tmp_path_factory.mktemp("report"))
+
+
+@pytest.fixture(scope="module")
+def folder(files: list[Path]) -> Path:
+    return files[0].parent
+
+
+def test_kinds_are_told_apart(files: list[Path]) -> None:
+    kinds = [result.kind for result in read_results(files)]
+    assert kinds == ["sweep", "curve", "plan", "serve"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("rows.txt", "", "no result file"),
+        ("rows.csv", None, "does not exist"),
+        ("rows.json", "{", "cannot be read as json"),
+        ("rows.json", '{"a": 1}', "no list of rows"),
+        ("rows.csv", "a,b\n1,2\n", "no rows of sweep"),
+        ("rows.csv", "policy,buffer,steps,accesses,misses\n", "holds no rows"),
+        ("rows.parquet", "nothing", "cannot be read as parquet"),
+    ],
+)
+def test_what_is_no_result_is_refused(
+    name: str, text: str | None, words: str, tmp_path: Path
+) -> None:
+    if text is not None:
+        (tmp_path / name).write_text(text)
+    with pytest.raises(TraceError, match=words):
+        read_results([tmp_path / name])
+
+
+def test_a_report_needs_a_sweep(folder: Path) -> None:
+    with pytest.raises(TraceError, match="hisparse-sim sweep -o"):
+        read_results([folder / "curve.csv"])
+
+
+def test_the_answer_holds_the_figures_of_the_rows(files: list[Path]) -> None:
+    results = read_results(files)
+    sums = totals(results[0].rows).set_index(["policy", "buffer"])
+    own = sums.loc[("lru", 4096)]
+    text = " ".join(findings.answer(results))
+    assert f"lru misses {own['misses_per_step']:,.1f} of 2,048 demanded" in text
+    assert f"({own['miss_rate']:.1%})" in text
+    least = sums.loc[("belady", 4096), "misses_per_step"]
+    assert f"No policy can miss fewer than {least:,.1f}" in text
+    assert f"pays {own['regret']:.0%} more" in text
+    assert "a buffer of 2,048 misses" in text
+    assert "Layers differ" in text
+    assert "4,096 slots at a host_to_device_ratio of 8" in text  # alike in rate, less host memory
+    assert "synthetic" not in text
+    rows = results[0].rows.assign(provenance="synthetic")
+    assert "The trace is synthetic" in findings.answer([Result(files[0], "sweep", rows)])[-1]
+
+
+def test_an_answer_without_optimum_and_layers(folder: Path, tmp_path: Path) -> None:
+    rows = tmp_path / "rows.csv"
+    options = "--policy fifo --buffer 4096 --no-regret --quiet"
+    run("sweep", folder / "small.parquet", *options.split(), "-o", rows)
+    text = " ".join(findings.answer(read_results([rows])))
+    assert text.startswith("With a hot buffer of 4,096 slots, fifo misses")
+    assert "optimum" not in text
+    assert "Layers" not in text
+
+
+def test_the_commands_give_the_same_rows_again(
+    files: list[Path], folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copy(folder / "small.parquet", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    sweep, curve, plan, serve = read_results(files)
+    for result in (sweep, curve):
+        words = findings.command(result).split()
+        assert words[0] == "hisparse-sim"
+        run(*words[1:])
+        again = read_results([files[0], tmp_path / result.path.name])[1]
+        pd.testing.assert_frame_equal(again.rows, result.rows)
+    assert findings.command(plan) == (
+        "hisparse-sim plan --trace small.parquet --model glm-5.1 --prompt 32768 --disaggregated"
+        " --buffer 3072,4096 --ratio 4,8 -o plan.json"
+    )
+    assert findings.command(serve) == (
+        "hisparse-sim serve --trace small.parquet --seed 0 --mode baseline --mode hisparse"
+        " --concurrency 8,16 -o serve.jsonl"
+    )
+
+
+def test_the_bundled_sample_needs_no_name(tmp_path: Path) -> None:
+    rows = tmp_path / "rows.csv"
+    options = "--policy lru --buffer 4096 --no-regret --layer 4 --steps 0:32 --quiet"
+    run("sweep", *options.split(), "-o", rows)
+    (result,) = read_results([rows])
+    assert findings.command(result) == (
+        "hisparse-sim sweep --layer 4 --steps 0:32 --policy lru --buffer 4096 --start staged"
+        " --seed 0 --no-regret -o rows.csv"
+    )
+
+
+def test_curves_are_thinned_honestly() -> None:
+    line = pd.DataFrame(
+        {
+            "trace": "t",
+            "policy": "lru",
+            "buffer": 8,
+            "step": range(2000),
+            "misses_per_step": 1.0,
+            "p10": 0.5,
+            "p90": 2.0,
+        }
+    )
+    kept, notes = data.curve_table(line)
+    assert kept["step"].tolist() == [*range(0, 2000, 4), 1999]
+    assert notes == [
+        "Drawn are every 4th point of a line and its last (501 of 2,000); the result file has all."
+    ]
+    short, no_notes = data.curve_table(line.head(50))
+    assert len(short) == 50
+    assert no_notes == []
+
+
+def large_sweep(folder: Path) -> Path:
+    """Rows of 78 layers, 7 policies, 8 buffers and 6 requests, made up."""
+    names = ("lru", "fifo", "clock", "lfu", "arc", "random", "belady")
+    rows = [
+        {
+            "trace": "large",
+            "provenance": "synthetic",
+            "request": f"r{request}",
+            "layer": layer,
+            "policy": policy,
+            "buffer": 1024 * size,
+            "start": "staged",
+            "steps": 1000,
+            "accesses": 2048000,
+            "misses": 1000 * (10 + number) * (layer + 1) // size,
+            "regret": number / 10,
+        }
+        for request in range(6)
+        for layer in range(78)
+        for number, policy in enumerate(names)
+        for size in range(2, 10)
+    ]
+    path = folder / "large.parquet"
+    pd.DataFrame(rows).to_parquet(path)
+    curve = pd.DataFrame({"step": range(99, 8000)}).assign(misses_per_step=123.4567, p10=1, p90=9)
+    lines = [
+        curve.assign(trace="large", provenance="synthetic", policy=policy, buffer=1024 * size)
+        for policy in names
+        for size in range(2, 10)
+    ]
+    pd.concat(lines).to_parquet(folder / "long.parquet")
+    return path
+
+
+def test_a_sweep_of_78_layers_stays_small(tmp_path: Path) -> None:
+    pytest.importorskip("vl_convert", reason="needs the extra [report]")
+    large = large_sweep(tmp_path)
+    page = tmp_path / "page.html"
+    notes = write_report(read_results([large, tmp_path / "long.parquet"]), page)
+    assert page.stat().st_size < 3_000_000
+    assert any("every" in note for note in notes)
+    embedded = re.search(r'id="data">(.*?)</script>', page.read_text(), re.DOTALL)
+    assert embedded is not None
+    sweep = json.loads(embedded[1])["tables"]["sweep"]
+    assert len(sweep["layer"]) == 78 * 7 * 8
+    assert sweep["misses"][0] == 6 * 1000 * 10 // 2
+    assert all(note in page.read_text() for note in notes)
+
+
+def test_without_the_library_the_way_out_is_named(
+    files: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import sys
+
+    from hisparse_sim.simulator.report.page import _library
+
+    _library.cache_clear()
+    monkeypatch.setitem(sys.modules, "vl_convert", None)
+    result = CliRunner().invoke(cli, ["report", str(files[0]), "-o", str(tmp_path / "p.html")])
+    assert result.exit_code == 1
+    assert "pip install 'hisparse-sim[report]'" in result.output
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_charts_differ_without_colour() -> None:
+    assert len(set(charts.SHAPES)) == charts.COLOURS == 7
+
+
+@pytest.fixture(scope="module")
+def page(files: list[Path], folder: Path) -> Path:
+    pytest.importorskip("vl_convert", reason="needs the extra [report]")
+    run("report", *files, "-o", folder / "page.html", "--title", "A <b>small</b> report")
+    return folder / "page.html"
+
+
+def test_the_page_is_whole(page: Path) -> None:
+    text = page.read_text()
+    assert "A &lt;b&gt;small&lt;/b&gt; report" in text
+    for section in "question answer misses policies layers cost plan provenance".split():
+        assert f'<section id="{section}">' in text
+        assert f'href="#{section}"' in text
+    assert 'class="synthetic"' not in text
+    assert "&quot;host_to_device_ratio&quot;: 8}" in text
+    head = text[: text.index('type="application/json"')]
+    assert not re.findall(r'(?:src|href)="(?!#)', head)  # nothing to fetch
+    ids = re.findall(r' id="([^"]+)"', head)
+    assert len(ids) == len(set(ids))
+
+
+def test_a_page_of_a_plain_sweep_tells_what_is_missing(folder: Path, tmp_path: Path) -> None:
+    pytest.importorskip("vl_convert", reason="needs the extra [report]")
+    rows, page = tmp_path / "rows.csv", tmp_path / "page.html"
+    run("sweep", folder / "small.parquet", "--policy", "lru", "--quiet", "-o", rows)
+    run("report", rows, "-o", page)
+    text = page.read_text()
+    for hint in ("hisparse-sim curve TRACE", "--per-layer -o", "--ratio 4,8", "hisparse-sim plan"):
+        assert hint in text
