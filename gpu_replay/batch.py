@@ -5,7 +5,7 @@ requests than the batch has rows, its (request, layer) parts stand in for reques
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +45,15 @@ class Batch:
         return max(
             int(np.diff(c.offsets[: self.steps + 1]).max()) for layer in self.cells for c in layer
         )
+
+    def dealt(self, rank: int, gpus: int) -> "Batch":
+        """The rows of one GPU when they are dealt round-robin: rank, rank + gpus, ...
+
+        Raises ValueError if there are fewer rows than GPUs.
+        """
+        if self.size < gpus:
+            raise ValueError(f"a batch of {self.size} cannot be dealt to {gpus} GPUs")
+        return replace(self, cells=tuple(layer[rank::gpus] for layer in self.cells))
 
     def seq_lens(self, layer: int) -> Ints:
         """Tokens of every row at every step, int32 [steps, size]."""

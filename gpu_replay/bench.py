@@ -73,13 +73,21 @@ class Bench:
     """Pools for one (batch, buffer, item size), used by all points that share them."""
 
     def __init__(
-        self, batch: int, buffer: int, item_bytes: int, top_k: int = 2048, context: int = CONTEXT
+        self,
+        batch: int,
+        buffer: int,
+        item_bytes: int,
+        top_k: int = 2048,
+        context: int = CONTEXT,
+        host_memory: Any = None,
+        seed: int = 0,
     ) -> None:
         torch = require_gpu()
         self.context, self.top_k, self.buffer = context, top_k, buffer
         self.pools: Pools = make_pools(
-            [context] * batch, layers=1, buffer=buffer, item_bytes=item_bytes
-        )
+            [context] * batch, layers=1, buffer=buffer, item_bytes=item_bytes,
+            seed=seed, host_memory=host_memory,
+        )  # fmt: skip
         self.request = torch.arange(batch, dtype=torch.int64, device="cuda")
         self.seq_lens = torch.full((batch,), context, dtype=torch.int64, device="cuda")
         self.out = torch.empty((batch, top_k), dtype=torch.int32, device="cuda")
@@ -108,8 +116,11 @@ class Bench:
             **options,
         )
 
-    def _record(self, rows: Any, misses: int) -> tuple[Any, Any]:
-        """Run one turn, check its miss counts, and return every step's plan as one flat list."""
+    def check(self, rows: Any, misses: int) -> tuple[Any, Any]:
+        """Run one turn, check its miss counts, and return every step's plan as one flat list.
+
+        Raises GpuError at the first step that misses more or less often.
+        """
         torch = require_gpu()
         steps, batch, top_k = rows.shape
         source = torch.zeros((batch, top_k), dtype=torch.int64, device="cuda")
@@ -124,18 +135,13 @@ class Bench:
             targets.append(target[:, :misses].reshape(1, -1).clone())
         return torch.stack(sources), torch.stack(targets)
 
-    def measure(
-        self,
-        point: Point,
-        contenders: Mapping[str, tuple[str, dict[str, Any]]],
-        repeats: int,
-        gather: bool = True,
-        seed: int = 0,
-    ) -> dict[str, Any]:
-        """Time every contender at this point; `contenders` maps a name to (kernel, options).
+    def capture(
+        self, point: Point, contenders: Mapping[str, tuple[str, dict[str, Any]]], seed: int = 0
+    ) -> tuple[Any, dict[str, Any]]:
+        """Bring the pools into the steady state of a point and capture a turn of every contender.
 
-        Returns one result row: the point, `steps`, and for each contender `<name>_us` (median of
-        one swap-in), `<name>_low_us`, `<name>_high_us` (95 % interval) and `<name>_samples`.
+        Returns the demanded positions, int32 [steps, batch, top_k] on the GPU, and the graphs by
+        name. Raises ValueError if the point does not fit these pools.
         """
         torch = require_gpu()
         if point.batch != len(self.request) or point.buffer != self.buffer:
@@ -156,9 +162,26 @@ class Bench:
         graphs = {
             name: capture(partial(turn, *contender)) for name, contender in contenders.items()
         }
+        return rows, graphs
+
+    def measure(
+        self,
+        point: Point,
+        contenders: Mapping[str, tuple[str, dict[str, Any]]],
+        repeats: int,
+        gather: bool = True,
+        seed: int = 0,
+    ) -> dict[str, Any]:
+        """Time every contender at this point; `contenders` maps a name to (kernel, options).
+
+        Returns one result row: the point, `steps`, and for each contender `<name>_us` (median of
+        one swap-in), `<name>_low_us`, `<name>_high_us` (95 % interval) and `<name>_samples`.
+        """
+        rows, graphs = self.capture(point, contenders, seed)
+        steps = len(rows)
         blocks = 0
         if gather and point.misses:
-            blocks, graphs["gather"] = self._best_gather(*self._record(rows, point.misses))
+            blocks, graphs["gather"] = self._best_gather(*self.check(rows, point.misses))
         samples = time_graphs(graphs, repeats)
         result: dict[str, Any] = {**vars(point), "steps": steps, "gather_blocks": blocks}
         result["timer_us"] = self.timer_us
@@ -212,6 +235,27 @@ def compare(row: Mapping[str, Any], one: str, other: str) -> tuple[float, float,
     return (float(np.median(ratios)), *interval(ratios))
 
 
+def pool_sets(
+    batches: Sequence[int],
+    misses: Sequence[int],
+    buffers: Sequence[int],
+    item_bytes: Sequence[int],
+    top_k: int = 2048,
+) -> Iterator[tuple[list[Point], int]]:
+    """All points of a grid, those that share pools together, with the tokens that these need.
+
+    Raises ValueError for misses beyond top_k or a buffer below it, before anything else.
+    """
+    for count, buffer in itertools.product(misses, buffers):
+        if not 0 <= count <= top_k <= buffer <= 32767:
+            raise ValueError(
+                f"a point needs 0 <= misses <= {top_k} <= buffer <= 32767, got {count} and {buffer}"
+            )
+    for size, batch, buffer in itertools.product(item_bytes, batches, buffers):
+        points = [Point(batch, count, buffer, size, top_k) for count in misses]
+        yield points, max(CONTEXT, *map(context_of, points))
+
+
 def run_grid(
     batches: Sequence[int],
     misses: Sequence[int],
@@ -227,14 +271,8 @@ def run_grid(
     Host memory bounds the grid: batch x CONTEXT items or more are pinned. Raises ValueError, before
     anything is measured, for misses beyond top_k or a buffer below it.
     """
-    for count, buffer in itertools.product(misses, buffers):
-        if not 0 <= count <= top_k <= buffer <= 32767:
-            raise ValueError(
-                f"a point needs 0 <= misses <= {top_k} <= buffer <= 32767, got {count} and {buffer}"
-            )
-    for size, batch, buffer in itertools.product(item_bytes, batches, buffers):
-        points = [Point(batch, count, buffer, size, top_k) for count in misses]
-        context = max(CONTEXT, *map(context_of, points))
-        bench = Bench(batch, buffer, size, top_k, context)
+    for points, context in pool_sets(batches, misses, buffers, item_bytes, top_k):
+        first = points[0]
+        bench = Bench(first.batch, first.buffer, first.item_bytes, top_k, context)
         for point in points:
             yield bench.measure(point, contenders, repeats)

@@ -105,6 +105,11 @@ int hs_prepare(int device) {
   return error != cudaSuccess ? error : cudaFuncGetAttributes(&unused, empty_kernel);
 }
 
+// Writes the device's PCI address, such as 0000:1b:00.0, as text of at most `size` bytes.
+int hs_pci_address(int device, char* address, int size) {
+  return cudaDeviceGetPCIBusId(address, size, device);
+}
+
 int hs_shared_bytes() { return sizeof(Plan); }
 
 int hs_swap_in(SwapIn* a, void* stream) {

@@ -107,6 +107,12 @@ class Library:
     def copy_planned(self, arguments: _Planned, stream: int) -> None:
         self._check(self._library.hs_copy_planned(ctypes.byref(arguments), ctypes.c_void_p(stream)))
 
+    def pci_address(self, device: int) -> str:
+        """Where the device sits on the PCI bus, such as 0000:1b:00.0."""
+        address = ctypes.create_string_buffer(32)
+        self._check(self._library.hs_pci_address(device, address, len(address)))
+        return address.value.decode().lower()
+
     def empty(self, stream: int) -> None:
         """Launch a kernel that does nothing: what a launch and its timing cost."""
         self._check(self._library.hs_empty(ctypes.c_void_p(stream)))

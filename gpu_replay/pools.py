@@ -11,9 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hisparse_sim.gpu_replay.build import import_torch
+from hisparse_sim.gpu_replay.host_memory import fill_random
 from hisparse_sim.gpu_replay.kernels import PAGE
-
-FILL_BYTES = 1 << 28  # random bytes made at a time
 
 
 def scattered_places(lengths: list[int], width: int, rng: np.random.Generator) -> NDArray[np.int64]:
@@ -56,11 +55,13 @@ def make_pools(
     item_bytes: int,
     device: str = "cuda",
     seed: int = 0,
+    host_memory: Any = None,
 ) -> Pools:
     """Pools for requests of `lengths` tokens, filled with random bytes; every slot empty.
 
     On `cuda` the host pools are pinned. Layers have pools of their own but share the tables, as in
-    the engine.
+    the engine. `host_memory`, uint8 [bytes], pinned and filled by the caller, is cut into host
+    pools instead of allocating any; ValueError if it is too small.
     """
     torch = import_torch()
     rng = np.random.default_rng(seed)
@@ -70,16 +71,24 @@ def make_pools(
     host_items = sum(-(-length // PAGE) for length in lengths) * PAGE
     device_items = int(locs.max()) + PAGE
 
-    pinned = device == "cuda"
-    host = [
-        torch.empty((host_items, item_bytes), dtype=torch.uint8, pin_memory=pinned)
-        for _ in range(layers)
-    ]
-    step = max(1, FILL_BYTES // item_bytes)
-    for pool in host:
-        for first in range(0, host_items, step):
-            part = pool[first : first + step]
-            part.copy_(torch.empty(part.shape, dtype=torch.uint8, device=device).random_())
+    host = []
+    if host_memory is None:
+        for _ in range(layers):
+            pool = torch.empty(
+                (host_items, item_bytes), dtype=torch.uint8, pin_memory=device == "cuda"
+            )
+            fill_random(pool, device)
+            host.append(pool)
+    else:
+        size = host_items * item_bytes
+        if layers * size > len(host_memory):
+            raise ValueError(
+                f"host pools of {layers * size:,} bytes do not fit {len(host_memory):,} bytes"
+            )
+        host = [
+            host_memory[i * size : (i + 1) * size].view(host_items, item_bytes)
+            for i in range(layers)
+        ]
     shape = (layers, requests, buffer + PAGE)
     return Pools(
         host=host,

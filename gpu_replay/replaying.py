@@ -1,5 +1,6 @@
-"""`gpu replay`: a trace on a GPU, step by step, timed or checked."""
+"""`gpu replay`: a trace on a GPU or on several, step by step, timed or checked."""
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +12,7 @@ from hisparse_sim.gpu_replay.batch import Batch, make_batch
 from hisparse_sim.gpu_replay.build import require_gpu
 from hisparse_sim.gpu_replay.harness import Mismatch, Replayer
 from hisparse_sim.gpu_replay.kernels import get_kernel
+from hisparse_sim.gpu_replay.several import Member, run_together
 from hisparse_sim.gpu_replay.timing import QUEUE_US, elapsed_us, hold_stream, record, timer_us
 from hisparse_sim.simulator import PartReplay, replay_part
 from hisparse_sim.traces import Trace
@@ -22,7 +24,8 @@ class GpuReplay:
 
     `steps`: one row per step with `step`, `misses` (simulated, all rows and layers), `peak_misses`
     (of one request, mean over layers), `bytes`, `us` (measured, all layers; absent after a check)
-    and `gb_s`.
+    and `gb_s`. On several GPUs `us` is that of the slowest, for whom the others wait, and
+    `fastest_us` that of the first to be done.
     `parameters`: what was run. `checked`: whether every step was compared.
     """
 
@@ -59,6 +62,8 @@ def replay_trace(
     item_bytes: int = 1152,
     padding: int = 0,
     check: bool = False,
+    share: tuple[int, int] = (0, 1),
+    together: Callable[[], None] | None = None,
 ) -> GpuReplay:
     """Replay a trace on the GPU.
 
@@ -66,11 +71,14 @@ def replay_trace(
     misses, victims, plan and bytes; Mismatch at the first difference) and nothing is timed.
     Otherwise every step's graph is timed, with the simulator's miss counts beside it.
 
+    `share`, (rank, gpus), replays only the rows of the batch that fall to one of several GPUs;
+    `together` is called before every timed step and waits for the others.
+
     Raises ValueError for sizes that do not fit, GpuError if something is missing.
     """
     require_gpu()
     chosen = get_kernel(kernel)
-    demands = make_batch(trace, batch, layers, steps)
+    demands = make_batch(trace, batch, layers, steps).dealt(*share)
     top_k = max(trace.metadata.top_k, demands.widest_row)
     simulated = _simulate(demands, buffer, start)
     replayer = Replayer(
@@ -83,14 +91,49 @@ def replay_trace(
         _check_steps(replayer, simulated)
         us = None
     else:
-        us = _time_steps(replayer)
+        us = _time_steps(replayer, together)
     parameters = {
         "trace": trace.name, "sha256": trace.sha256, "provenance": trace.metadata.provenance,
         "kernel": kernel, "buffer": buffer, "top_k": top_k, "batch": batch, "layers": layers,
         "start": start, "item_bytes": item_bytes, "padding": padding,
     }  # fmt: skip
-    table = _tabulate(demands, misses, item_bytes, us)
+    table = _tabulate(misses, item_bytes, us)
     return GpuReplay(table, parameters, check, demands.stand_in, misses)
+
+
+def replay_on_gpus(trace: Trace, kernel: str, devices: Sequence[int], **options: Any) -> GpuReplay:
+    """Replay a data-parallel batch, its rows dealt round-robin to one process for each device.
+
+    All GPUs start every step together. `options` are those of `replay_trace`, and so are the
+    errors; a batch with fewer rows than devices is a ValueError.
+    """
+    (parts,) = run_together(devices, _replay_share, trace, kernel, len(devices), options)
+    return merge_replays(parts)
+
+
+def _replay_share(
+    member: Member, trace: Trace, kernel: str, gpus: int, options: dict[str, Any]
+) -> Iterator[GpuReplay]:
+    require_gpu().cuda.set_device(member.device)
+    yield replay_trace(
+        trace, kernel, share=(member.rank, gpus), together=member.together, **options
+    )
+
+
+def merge_replays(parts: Sequence[GpuReplay]) -> GpuReplay:
+    """The replay of a whole batch from its parts, which were dealt round-robin."""
+    first = parts[0]
+    size = sum(part.misses.shape[2] for part in parts)
+    misses = np.empty((*first.misses.shape[:2], size), np.int32)
+    for rank, part in enumerate(parts):
+        misses[:, :, rank :: len(parts)] = part.misses
+    times = None if first.checked else np.stack([part.steps["us"].to_numpy() for part in parts])
+    us = None if times is None else times.max(axis=0)
+    table = _tabulate(misses, first.parameters["item_bytes"], us)
+    if times is not None:
+        table["fastest_us"] = times.min(axis=0)
+    parameters = {**first.parameters, "gpus": len(parts)}
+    return GpuReplay(table, parameters, first.checked, first.stand_in, misses)
 
 
 def _simulate(batch: Batch, buffer: int, start: str) -> dict[int, PartReplay]:
@@ -133,12 +176,14 @@ def _check_steps(replayer: Replayer, simulated: dict[int, PartReplay]) -> None:
             taken[key] += int(verdict.misses[step])
 
 
-def _time_steps(replayer: Replayer) -> NDArray[np.float64]:
+def _time_steps(replayer: Replayer, together: Callable[[], None] | None) -> NDArray[np.float64]:
     """Microseconds of every step's graph, without what timing it costs."""
     torch = require_gpu()
     overhead = timer_us()
     events = []
     for step in range(replayer.batch.steps):
+        if together is not None:
+            together()
         hold_stream(QUEUE_US * (1 + replayer.batch.layers))
         replayer.load_step(step)
         events.append(record(replayer.run_step))
@@ -147,11 +192,11 @@ def _time_steps(replayer: Replayer) -> NDArray[np.float64]:
 
 
 def _tabulate(
-    batch: Batch, misses: NDArray[np.int32], item_bytes: int, us: NDArray[np.float64] | None
+    misses: NDArray[np.int32], item_bytes: int, us: NDArray[np.float64] | None
 ) -> pd.DataFrame:
     table = pd.DataFrame(
         {
-            "step": np.arange(batch.steps),
+            "step": np.arange(len(misses)),
             "misses": misses.sum(axis=(1, 2)),
             "peak_misses": misses.max(axis=2).mean(axis=1),
         }
