@@ -198,6 +198,36 @@ def test_learn_holds_text_out_and_reports(loaded: tiny_models.Loaded) -> None:
         learn(loaded, texts, SHAPE, length=60, steps=2, top_k=4)
 
 
+def test_the_benchmark_runs_from_text_to_figures(tmp_path: Path) -> None:
+    import json
+
+    import train_indexer
+    from click.testing import CliRunner
+
+    model, out = tmp_path / "tiny", tmp_path / "out"
+    tiny_models.llama(initializer_range=0.2).save_pretrained(model)
+    tiny_models.save_tokenizer(model)
+    for name in "abc":
+        (tmp_path / f"{name}.txt").write_text(f"{name} text of 300 tokens; " * 12)
+    sizes = {
+        "prompt-len": 100, "steps": 20, "top-k": 8, "stretch-steps": 2, "train-steps": 2,
+        "train-rows": 16, "heads": 2, "head-dim": 8, "held-out": 1,
+    }  # fmt: skip
+    arguments = [f"--{name}={value}" for name, value in sizes.items()]
+    arguments += [f"--text={tmp_path / name}.txt" for name in "abc"]
+    result = CliRunner().invoke(
+        train_indexer.main, [*arguments, f"--model={model}", f"--output={out}"]
+    )
+    assert result.exit_code == 0, result.output
+    found = json.loads((out / "result.json").read_text())
+    assert found["sequences"] == {"training": 4, "held_out": 1}
+    assert 0 < found["quality"]["mass"] <= found["quality"]["oracle_mass"] <= 1
+    for name, provenance in (("indexer", "trained-indexer"), ("oracle", "attention-oracle")):
+        about = open_trace(out / f"{name}.parquet").metadata
+        assert about.provenance == provenance
+        assert found["traces"][name]["miss_percent"]["belady 16"] > 0
+
+
 def test_average_of_layers() -> None:
     assert average([Quality(0.1, 0.8, 0.9, 0.5), Quality(0.3, 0.6, 0.7, 0.3)]) == pytest.approx(
         Quality(0.2, 0.7, 0.8, 0.4)

