@@ -131,8 +131,8 @@ def hf(
     else:
         found, dataset = python_reference()
         texts = [("python-reference", found)]
-    # Read when torch is loaded. Threads that spin while they wait starve each other on a machine that
-    # has other work: four times slower, measured.
+    # Read when torch is loaded. On a machine that has other work, threads that spin while they wait
+    # starve each other: twice to five times slower.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     seed = source["seed"]
     note(f"loading {model}", quiet)
