@@ -3,16 +3,13 @@
 Data goes to stdout, notes and progress to stderr. Exit codes: 0 done, 1 failed, 2 wrong usage.
 """
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from hisparse_sim.traces.options import (
-    FILE_FORMATS,
     Group,
-    combined,
     expand,
     note,
     open_traces,
@@ -20,87 +17,22 @@ from hisparse_sim.traces.options import (
     output_options,
     provenance_option,
     selection_options,
-    several,
-)
-
-if TYPE_CHECKING:
-    from hisparse_sim.simulator.costs import SwapIn
-    from hisparse_sim.simulator.sweeping import Sweep
-    from hisparse_sim.traces import Trace
-
-
-traces_argument = click.argument("traces", nargs=-1, metavar="[TRACE]...")
-replay_options = combined(
-    click.option(
-        "--policy",
-        "policies",
-        multiple=True,
-        callback=several(str),
-        help="Policies, see `hisparse-sim policies`; repeat or separate by commas.",
-    ),
-    click.option(
-        "--buffer",
-        "--device-buffer-size",
-        "buffers",
-        multiple=True,
-        callback=several(int),
-        help="Hot buffer sizes in slots per request and layer.  [default: top_k x 1, 2, 3]",
-    ),
-    click.option(
-        "--start",
-        type=click.Choice(["staged", "direct"]),
-        default="staged",
-        show_default=True,
-        help="staged: prefill on the same GPU; direct: KV arrived in host memory.",
-    ),
-    selection_options,
-    provenance_option,
-    click.option("--seed", default=0, show_default=True, help="For the policy random."),
-    click.option("--jobs", type=click.IntRange(1), help="Threads.  [default: all cores]"),
-    click.option("--quiet", is_flag=True, help="No progress and no notes on stderr."),
-)
-kv_dtype_option = click.option(
-    "--kv-dtype",
-    type=click.Choice(["bf16", "fp8", "fp8-raw"]),
-    default="bf16",
-    show_default=True,
-    help="KV cache entries: 1152, 656 or 576 bytes per token and layer.",
-)
-model_option = click.option(
-    "--model", help="Model for bytes and memory.  [default: the trace's, else glm-5.1]"
-)
-swap_in_options = combined(
-    click.option(
-        "--link",
-        metavar="PROFILE",
-        help="Adds modelled swap-in time over this host link, such as h200-pcie5.",
-    ),
-    click.option(
-        "--kernel",
-        type=click.Choice(["sglang", "native"]),
-        default="sglang",
-        show_default=True,
-        help="The swap-in kernel: the engine's or ours.",
-    ),
-    click.option(
-        "--batch",
-        type=click.IntRange(1),
-        default=1,
-        show_default=True,
-        help="Requests that swap in together, for --link.",
-    ),
 )
 
 _SIMULATOR = "hisparse_sim.simulator.commands"
+_SWEEP = "hisparse_sim.simulator.sweep_commands"
 _TRACES = "hisparse_sim.traces.commands"
 
 
 _ELSEWHERE = {
+    "curve": (f"{_SWEEP}:curve", "Draw misses per step, or their time, over a rolling window."),
     "gpu": ("hisparse_sim.gpu_replay.commands:gpu", "Replay and measure on an NVIDIA GPU."),
+    "policies": (f"{_SWEEP}:list_policies", "List the policies, one line each."),
     "plan": (f"{_SIMULATOR}:plan", "Choose device_buffer_size and host_to_device_ratio."),
     "report": ("hisparse_sim.simulator.report_commands:report", "One HTML page of what was found."),
     "reproduce": (f"{_SIMULATOR}:reproduce", "Redo published figures."),
     "serve": (f"{_SIMULATOR}:serve", "Simulate serving: throughput, latency, break-even."),
+    "sweep": (f"{_SWEEP}:sweep", "Misses of every policy at every buffer size."),
 }
 
 
@@ -118,199 +50,6 @@ def cli() -> None:
     How do they develop as a request goes on?              hisparse-sim curve
     What is in a trace of top-k positions?                 hisparse-sim trace info
     """
-
-
-@cli.command()
-@traces_argument
-@replay_options
-@click.option("--per-layer", is_flag=True, help="One row per request and layer.")
-@click.option("--no-regret", is_flag=True, help="Leave out the comparison with Belady's optimum.")
-@click.option(
-    "--ratio",
-    "--host-to-device-ratio",
-    "ratios",
-    multiple=True,
-    callback=several(int),
-    help="host_to_device_ratio: adds what fits into memory and the bytes over the link.",
-)
-@model_option
-@kv_dtype_option
-@click.option(
-    "--device-pool-gib",
-    type=click.FloatRange(0, min_open=True),
-    default=30.0,
-    show_default=True,
-    help="GPU memory left for KV, per GPU.",
-)
-@click.option(
-    "--host-gib",
-    type=click.FloatRange(0, min_open=True),
-    default=250.0,
-    show_default=True,
-    help="Host memory for the KV pool, per GPU.",
-)
-@click.option(
-    "--output-len",
-    type=click.IntRange(0),
-    default=0,
-    show_default=True,
-    help="Tokens that a request still grows by after the trace, for memory.",
-)
-@swap_in_options
-@output_options
-def sweep(
-    traces: tuple[str, ...],
-    policies: tuple[str, ...] | None,
-    buffers: tuple[int, ...] | None,
-    per_layer: bool,
-    no_regret: bool,
-    ratios: tuple[int, ...] | None,
-    form: str | None,
-    output: Path | None,
-    quiet: bool,
-    **options: Any,
-) -> None:
-    """Misses of every policy at every buffer size.
-
-    TRACE: trace files or globs; the bundled sample if there is none.
-
-    \b
-    hisparse-sim sweep --buffer 4096 --ratio 8
-    hisparse-sim sweep trace.parquet --policy lru,arc --buffer 2048,4096,6144
-    hisparse-sim sweep trace.parquet --per-layer -o rows.parquet
-    hisparse-sim sweep --link h200-pcie5 --batch 16
-    """
-    from hisparse_sim.simulator.costs import add_costs, add_swap_in
-    from hisparse_sim.simulator.tables import stamped, write_rows
-    from hisparse_sim.simulator.views import show_sweep
-
-    costs = {
-        name: options.pop(name)
-        for name in ("kv_dtype", "device_pool_gib", "host_gib", "output_len")
-    }
-    form = output_form(form, output)
-    opened = open_traces(traces, options.pop("provenance"))
-    model_name, link = options.pop("model"), options.pop("link")
-    model = choose_model(model_name, opened, quiet) if ratios or model_name or link else None
-    swap_in = choose_swap_in(link, options, model, costs["kv_dtype"])
-    swept = run_sweep(
-        opened, policies, buffers, quiet, regret=not no_regret, per_layer=per_layer, **options
-    )
-    rows = swept.rows
-    if model is not None and (ratios or model_name):
-        rows = add_costs(swept, model, ratios or (2,), **costs)
-    if swap_in is not None:
-        rows = add_swap_in(swept, rows, swap_in)
-    if form == "table":
-        show_sweep(rows, output)
-    else:
-        parameters = {name: options[name] for name in ("requests", "layers", "steps")}
-        if model is not None:
-            parameters |= costs
-        write_rows(stamped(rows, opened, options["seed"], parameters), form, output)
-    fail_if_interrupted(swept)
-
-
-@cli.command()
-@traces_argument
-@replay_options
-@click.option("--window", type=click.IntRange(1), default=100, show_default=True, help="Steps.")
-@click.option(
-    "--skip-steps",
-    type=click.IntRange(0),
-    default=0,
-    show_default=True,
-    help="Leave out the first steps of every request (the start-up burst).",
-)
-@model_option
-@kv_dtype_option
-@swap_in_options
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(FILE_FORMATS),
-    help="Data instead of a figure.",
-)
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path),
-    help="Figure (.png, .svg, .pdf) or data file (.csv, .json, .jsonl, .parquet).  "
-    "[default: curve.png; with --format: stdout]",
-)
-def curve(
-    traces: tuple[str, ...],
-    policies: tuple[str, ...] | None,
-    buffers: tuple[int, ...] | None,
-    window: int,
-    skip_steps: int,
-    form: str | None,
-    output: Path | None,
-    quiet: bool,
-    **options: Any,
-) -> None:
-    """Draw misses per step, or their time, over a rolling window.
-
-    One line per policy and buffer, the mean over layers, with a band over them. The default policy
-    is lru.
-
-    \b
-    hisparse-sim curve -o curve.svg
-    hisparse-sim curve trace.parquet --policy lru,belady --buffer 4096 --format csv
-    hisparse-sim curve --link h200-pcie5 --kernel native -o time.png
-    """
-    from hisparse_sim.simulator import figures
-    from hisparse_sim.simulator.curves import rolling_curves
-    from hisparse_sim.simulator.tables import stamped, write_rows
-
-    form = output_form(form, output)
-    path = output or Path("curve.png")
-    if form == "table":
-        figures.check_suffix(path)
-        output_form(None, path)
-    opened = open_traces(traces, options.pop("provenance"))
-    if len(opened) > 1:
-        raise click.UsageError("curve takes one trace")
-    model_name, link, kv_dtype = (options.pop(name) for name in ("model", "link", "kv_dtype"))
-    model = choose_model(model_name, opened, quiet) if link else None
-    swap_in = choose_swap_in(link, options, model, kv_dtype)
-    swept = run_sweep(opened, policies or ("lru",), buffers, quiet, regret=False, **options)
-    curves = rolling_curves(swept, window, skip_steps, swap_in)
-    if form == "table":
-        metadata = opened[0].metadata
-        origin = f"{metadata.provenance} trace {opened[0].name} ({metadata.model}); simulated"
-        if swap_in is not None:
-            origin += f"; {swap_in.kernel} kernel over {link}, batch {swap_in.batch}"
-        figures.save(figures.rolling_misses(curves, window=window, provenance=origin), path)
-        note(f"wrote {path}", quiet)
-    else:
-        parameters = {"window": window, "skip_steps": skip_steps, "start": options["start"]}
-        parameters |= {name: options[name] for name in ("requests", "layers", "steps")}
-        write_rows(stamped(curves, opened, options["seed"], parameters), form, output)
-    fail_if_interrupted(swept)
-
-
-@cli.command("policies")
-@output_options
-def list_policies(form: str | None, output: Path | None) -> None:
-    """List the policies: name, what it does, reference."""
-    import pandas as pd
-
-    from hisparse_sim.policies import POLICIES
-    from hisparse_sim.simulator.tables import write_rows
-    from hisparse_sim.simulator.views import show_policies
-
-    rows = pd.DataFrame(
-        [
-            {"policy": policy.name, "summary": policy.summary, "reference": policy.reference}
-            for policy in POLICIES.values()
-        ]
-    )
-    form = output_form(form, output)
-    if form == "table":
-        show_policies(rows, output)
-    else:
-        write_rows(rows, form, output)
 
 
 _CAPTURE = {
@@ -436,70 +175,6 @@ def sample(path: str, output: Path, provenance: str | None, **selection: Any) ->
     opened = open_traces([path], provenance)[0]
     cut(opened, output, **selection)
     note(f"wrote {output}", quiet=False)
-
-
-def choose_model(name: str | None, opened: Sequence["Trace"], quiet: bool) -> Any:
-    """Return the profile of the model: the one named, else the trace's, else glm-5.1 with a
-    note."""
-    from hisparse_sim.simulator.models import load_model
-
-    if name is not None:
-        return load_model(name)
-    try:
-        return load_model(opened[0].metadata.model)
-    except ValueError:
-        model = load_model("glm-5.1")
-        traced = opened[0].metadata.model or "the trace"
-        note(
-            f"bytes and memory are those of {model.name} ({traced} has no profile; --model)", quiet
-        )
-        return model
-
-
-def choose_swap_in(
-    link: str | None, options: dict[str, Any], model: Any, kv_dtype: str
-) -> "SwapIn | None":
-    """Take --kernel and --batch out of `options` and return what they and --link describe."""
-    from hisparse_sim.simulator.costs import SwapIn
-    from hisparse_sim.simulator.latency import load_link
-
-    kernel, batch = options.pop("kernel"), options.pop("batch")
-    if link is None:
-        return None
-    return SwapIn(load_link(link), kernel, batch, model.item_bytes(kv_dtype))
-
-
-def run_sweep(
-    opened: Sequence["Trace"],
-    policies: Sequence[str] | None,
-    buffers: Sequence[int] | None,
-    quiet: bool,
-    **options: Any,
-) -> "Sweep":
-    """Sweep with progress on stderr; say so if it was interrupted."""
-    from hisparse_sim.policies import POLICIES
-    from hisparse_sim.simulator import sweep as run
-    from hisparse_sim.simulator.progress import progress
-
-    top_k = max(trace.metadata.top_k for trace in opened)
-    buffers = buffers or (top_k, 2 * top_k, 3 * top_k)
-    for size in buffers:
-        if size % 64:
-            note(f"buffer {size} is no multiple of 64, which the engine requires", quiet)
-    with progress(quiet) as report:
-        swept = run(opened, policies or tuple(POLICIES), buffers, progress=report, **options)
-    if swept.interrupted and not swept.finished:
-        fail_if_interrupted(swept)
-    return swept
-
-
-def fail_if_interrupted(swept: "Sweep") -> None:
-    """Exit with 1 if Ctrl-C ended the sweep; what was finished has been written by then."""
-    if swept.interrupted:
-        raise click.ClickException(
-            f"interrupted: {swept.finished} of {swept.parts} (request, layer) parts were finished "
-            "and are all that is shown"
-        )
 
 
 if __name__ == "__main__":

@@ -20,7 +20,8 @@ def test_every_package_is_listed() -> None:
     found = {
         ".".join(("hisparse_sim", *file.parent.relative_to(ROOT).parts))
         for file in ROOT.rglob("__init__.py")
-        if not file.parent.relative_to(ROOT).parts or file.parent.relative_to(ROOT).parts[0] in rooms
+        if not file.parent.relative_to(ROOT).parts
+        or file.parent.relative_to(ROOT).parts[0] in rooms
     }
     assert listed == found
 
