@@ -106,6 +106,11 @@ class Deployment:
             return self.host_bytes
         return (self.hardware.node_host_bytes - self.host_reserve_bytes) // self.layout.gpus
 
+    @property
+    def pulling_gpus(self) -> int:
+        """GPUs that swap in from one host at once: all ranks reach a layer together."""
+        return min(self.layout.gpus, self.hardware.gpus_per_host)
+
     def check_weights(self) -> None:
         """Raise ValueError with the figures if the weights leave no room for KV."""
         if self.device_pool_bytes <= 0:

@@ -23,6 +23,7 @@ class Hardware:
     prefill_scale: float  # this machine's prefill time over that table's
     decode_scale: float
     link: str  # name of the host link's profile
+    gpus_per_host: int  # that read from one host memory at once
     sources: Mapping[str, Source]
 
     @property
@@ -32,10 +33,11 @@ class Hardware:
 
 
 def _hardware(profile: Profile) -> Hardware:
+    gpus = profile.count("gpus")
     return Hardware(
         name=profile.name,
         description=profile.labels.get("description", ""),
-        gpus=profile.count("gpus"),
+        gpus=gpus,
         gpu_bytes=profile.count("gpu_bytes"),
         runtime_bytes=profile.count("runtime_bytes"),
         node_host_bytes=profile.count("node_host_bytes"),
@@ -43,6 +45,7 @@ def _hardware(profile: Profile) -> Hardware:
         prefill_scale=profile.number("prefill_scale", 1.0),
         decode_scale=profile.number("decode_scale", 1.0),
         link=profile.labels.get("link", ""),
+        gpus_per_host=profile.count("gpus_per_host", gpus),
         sources=profile.sources,
     )
 

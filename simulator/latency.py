@@ -8,12 +8,14 @@
 The slower of own and link sets the pace, and where they are alike they hold each other up: a sum of
 cubes says both (the exponent was chosen on the fitted points). The figures come from links.toml:
 fitted to measurements by `hisparse-sim gpu calibrate`, or modelled for links that were not at hand;
-each carries its kind and source.
+each carries its kind and source. With several GPUs of one host pulling at once, `Link.among` first
+shares the host's ceiling among them.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
 
 import numpy as np
@@ -47,6 +49,21 @@ class Link:
     link_gb_s: float  # rate of items beside that
     bulk_gb_s: float  # one large copy from pinned memory
     kernels: dict[str, KernelCost]
+    host_gb_s: float = inf  # large copies of all GPUs of one host together; inf: not known
+
+    def among(self, gpus: int) -> Link:
+        """The link as each of `gpus` sees it when all of them pull from one host at once.
+
+        As it is while the host's ceiling allows the large copy to all; beyond that its rates fall
+        in proportion. The kernels' own work stays.
+        """
+        share = min(1.0, self.host_gb_s / (gpus * self.bulk_gb_s))
+        return replace(
+            self,
+            item_ns=self.item_ns / share,
+            link_gb_s=self.link_gb_s * share,
+            bulk_gb_s=self.bulk_gb_s * share,
+        )
 
 
 def load_link(name: str, path: str | Path | None = None) -> Link:
@@ -64,6 +81,7 @@ def load_link(name: str, path: str | Path | None = None) -> Link:
         link_gb_s=profile.number("link_gb_s"),
         bulk_gb_s=profile.number("bulk_gb_s"),
         kernels={kernel: _kernel(profile, kernel) for kernel in KERNELS},
+        host_gb_s=profile.number("host_gb_s", inf),
     )
 
 

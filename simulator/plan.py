@@ -241,6 +241,7 @@ def on_link(setting: Setting, hardware: Hardware) -> Setting:
         own,
         node_host_bytes=hardware.node_host_bytes,
         link=hardware.link,
+        gpus_per_host=hardware.gpus_per_host,
     )
     return replace(setting, deployment=replace(setting.deployment, hardware=linked))
 

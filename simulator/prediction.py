@@ -95,8 +95,12 @@ class Setting:
 
     @cached_property
     def link(self) -> Link:
-        """The host link of the machine; ProfileError if its profile names none or an unknown."""
-        return load_link(self.deployment.hardware.link, self.profiles)
+        """The host link as each GPU sees it while all of its host pull.
+
+        ProfileError if the machine's profile names none or an unknown one.
+        """
+        link = load_link(self.deployment.hardware.link, self.profiles)
+        return link.among(self.deployment.pulling_gpus)
 
     def server(self) -> Server:
         """The instance for `serve`."""

@@ -161,7 +161,8 @@ class _Runs:
         hardware = load_hardware(base["hardware"])
         misses = self.misses(base["buffer"])
         item = model.item_bytes(base["kv_dtype"])
-        swap_in = swap_in_on(load_link(hardware.link), "sglang", base["buffer"], item)
+        link = load_link(hardware.link).among(hardware.gpus_per_host)
+        swap_in = swap_in_on(link, "sglang", base["buffer"], item)
         exposure = Exposure("hisparse", model, base["buffer"], misses, swap_in)
         running, batch = base["running"], entry["batch"]
         step_ms = [1000 * n / rate for n, rate in zip(running, base["tokens_per_s"], strict=True)]
