@@ -1,0 +1,147 @@
+"""The documents: references are those of the program, commands run, the site builds strictly."""
+
+import re
+import runpy
+import shlex
+import shutil
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import click
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from hisparse_sim.cli import cli
+from hisparse_sim.policies import POLICIES
+from hisparse_sim.traces import sample_path
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md")), ROOT / "notebooks" / "README.md"]
+# Commands that a test cannot run, by how they begin.
+NOT_RUN = {
+    "gpu": "needs a GPU",
+    "trace capture": "needs a server or a model",
+    "trace convert answers.jsonl": "needs the answers of a server",
+    "trace synth": "takes long; tests/test_synth.py makes smaller ones",
+    "sweep smollm2.parquet": "needs a captured trace",
+    "reproduce": "takes long; tests/test_reproduce.py runs it",
+}
+REFERENCE = runpy.run_path(str(DOCS / "make_reference.py"))
+
+
+def commands(page: Path) -> list[str]:
+    """Return the hisparse-sim commands in the code blocks of a page, without their first word."""
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE)
+    shown = "\n".join(code for language, code in blocks if language in ("", "console"))
+    found = []
+    for line in shown.replace("\\\n", " ").splitlines():
+        if "hisparse-sim" not in line:
+            continue
+        for part in line.split("&&"):
+            words = shlex.split(part, comments=True)
+            if words[:1] == ["hisparse-sim"]:
+                found.append(shlex.join(words[1:]))
+    return found
+
+
+def why_not(command: str) -> str | None:
+    return next((why for start, why in NOT_RUN.items() if command.startswith(start)), None)
+
+
+EVERY = [(page, command) for page in PAGES for command in commands(page)]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the files that the documents name."""
+    shutil.copy(sample_path(), tmp_path / "sample.parquet")
+    (tmp_path / "book.txt").write_text("A long time ago.")
+    (tmp_path / "docs").mkdir()
+    np.save(tmp_path / "rows.npy", np.sort(np.arange(24).reshape(3, 8) * 7, axis=1))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_run_in_order(page: Path, folder: Path) -> None:
+    for command in commands(page):
+        if why_not(command):
+            continue
+        if command.startswith("report ") and find_spec("vl_convert") is None:
+            pytest.skip("the rest of the page needs the extra [report]")
+        result = CliRunner().invoke(cli, shlex.split(command))
+        assert result.exit_code == 0, f"{command}: {result.output}"
+
+
+@pytest.mark.parametrize(
+    ("page", "command"),
+    [(page, command) for page, command in EVERY if why_not(command)],
+    ids=lambda value: value.name if isinstance(value, Path) else value[:50],
+)
+def test_commands_that_cannot_run_are_parsed(page: Path, command: str, folder: Path) -> None:
+    words = shlex.split(command)
+    found: click.Command = cli
+    while isinstance(found, click.Group):
+        below = found.get_command(click.Context(found), words[0])
+        assert below is not None, command
+        found, words = below, words[1:]
+    for name in ("smollm2.parquet", "answers.jsonl"):
+        (folder / name).touch()
+    found.make_context(command, words)  # raises for an option that there is not
+    pytest.skip(f"parsed, not run: {why_not(command)}")
+
+
+def test_there_are_commands_and_reasons() -> None:
+    assert len(EVERY) > 15
+    used = {start for start in NOT_RUN for _, command in EVERY if command.startswith(start)}
+    assert used == set(NOT_RUN)
+
+
+def test_the_command_line_reference_is_the_program_s() -> None:
+    page = (DOCS / "cli.md").read_text()
+    written = re.search(r"Written by click ([0-9.]+)\.", page)
+    assert written is not None
+    if written[1] != REFERENCE["click_version"]():
+        pytest.skip(f"help was written by click {written[1]}, which breaks lines in another way")
+    assert page == REFERENCE["command_line"](), "run python docs/make_reference.py"
+
+
+def test_the_python_reference_is_the_source_s() -> None:
+    page = (DOCS / "api.md").read_text()
+    assert page == REFERENCE["python"](), "run python docs/make_reference.py"
+    assert "### miss_ratio\n" in page
+    assert "### make_plan\n" in page
+
+
+def test_every_policy_is_described() -> None:
+    page = (DOCS / "choose-a-policy.md").read_text()
+    described = re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)
+    assert sorted(described) == sorted(POLICIES)
+
+
+def test_the_proof_names_files_that_exist() -> None:
+    page = (DOCS / "how-we-know.md").read_text()
+    named = re.findall(r"`((?:tests|benchmarks)/[^`]*)`", page)
+    assert len(named) > 6
+    assert all((ROOT / name).exists() for name in named)
+
+
+def test_the_site_builds_strictly(tmp_path: Path) -> None:
+    pytest.importorskip("mkdocs", reason="needs the extra [docs]")
+    pytest.importorskip("material", reason="needs the extra [docs]")
+    command = [sys.executable, *"-m mkdocs build --strict -q -f .ci/mkdocs.yml -d".split()]
+    built = subprocess.run(
+        [*command, str(tmp_path / "site")],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+    )
+    assert built.returncode == 0, built.stdout + built.stderr
+    for page in DOCS.glob("*.md"):
+        name = "index.html" if page.stem == "index" else f"{page.stem}/index.html"
+        assert (tmp_path / "site" / name).exists()
