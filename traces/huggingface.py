@@ -21,7 +21,7 @@ from hisparse_sim.traces.errors import TraceError
 from hisparse_sim.traces.files import refuse_unwritable
 from hisparse_sim.traces.metadata import Metadata
 from hisparse_sim.traces.models import Loaded
-from hisparse_sim.traces.oracle import AttentionOracle, rows_within
+from hisparse_sim.traces.oracle import LARGEST_BLOCK, AttentionOracle, rows_within
 from hisparse_sim.traces.recorder import Recorder
 from hisparse_sim.traces.spool import Spool
 from hisparse_sim.traces.writer import TraceWriter
@@ -61,8 +61,10 @@ class IndexerTap:
         """Return how many decode rows a pass may have at a context of `tokens`."""
         return rows_within(max(config.index_n_heads, config.num_attention_heads), tokens)
 
-    # The indexer scores rows x heads x tokens at once, in prefill too.
-    prefill_rows = rows_at_once
+    def prefill_rows(self, config: Any, tokens: int) -> int:
+        """Return how many prompt tokens a pass may have: the indexer scores rows x heads x tokens
+        at once, which may take 2 GiB here, for every pass reads all weights of a large model."""
+        return max(1, 8 * LARGEST_BLOCK // (config.index_n_heads * tokens))
 
     @contextmanager
     def tapped(self, model: Any, recorder: Recorder) -> Iterator[None]:
