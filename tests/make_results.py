@@ -48,7 +48,7 @@ def results(folder: Path) -> list[Path]:
     sample(open_trace(sample_path()), path, layers=[4, 9, 14], steps=(0, 60))
     swept = (
         "--policy lru,arc,belady --buffer 2048,3072,4096 --per-layer --ratio 4 --model glm-5.1"
-        " --quiet"
+        " --link h200-pcie5 --kernel native --batch 8 --quiet"
     )
     run("sweep", path, *swept.split(), "-o", folder / "rows.parquet")
     curve = "--policy lru,belady --buffer 2048,3072 --window 10 --quiet"

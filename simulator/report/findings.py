@@ -171,7 +171,12 @@ def _flag(name: str, value: Any) -> list[str]:
     return [option, f"{value:g}" if isinstance(value, float) else str(value)]
 
 
-_OPTION_OF = {"requests": "request", "layers": "layer", "host_to_device_ratio": "ratio"}
+_OPTION_OF = {
+    "requests": "request",
+    "layers": "layer",
+    "host_to_device_ratio": "ratio",
+    "swap_in_kernel": "kernel",
+}
 
 
 def _values(rows: pd.DataFrame, name: str) -> list[Any]:
@@ -182,7 +187,7 @@ def _values(rows: pd.DataFrame, name: str) -> list[Any]:
 def _replayed(rows: pd.DataFrame, kind: str) -> dict[str, Any]:
     found = {name: _values(rows, name) for name in ("policy", "buffer", "host_to_device_ratio")}
     given: dict[str, Any] = dict(found)
-    for name in ("start", "seed", "model", "kv_dtype"):
+    for name in ("start", "seed", "model", "kv_dtype", "link", "swap_in_kernel", "batch"):
         if values := _values(rows, name):
             given[name] = values[0]
     if kind == "sweep":

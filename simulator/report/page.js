@@ -94,5 +94,8 @@ for (const copy of document.querySelectorAll(".copy button")) {
   });
 }
 
+// Paper cannot be opened.
+addEventListener("beforeprint", () => document.querySelectorAll("details").forEach((one) => (one.open = true)));
+
 await Promise.all(drawn);
 document.documentElement.dataset.ready = "true";

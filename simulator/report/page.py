@@ -183,6 +183,7 @@ class _Page:
         names = list(dict.fromkeys([*self.policies, *curve["policy"]]))
         sizes = sorted({*self.sizes, *map(int, curve["buffer"])})
         window = next(r.parameters.get("window") for r in self.results if r.kind == "curve")
+        over = f" of {window} steps" if window else ""
         spec = charts.rolling(names, sizes, [*self.shared, {"name": "bands", "value": True}])
         return (
             text + '<p class="screen"><label><input type="checkbox" id="bands" checked>'
@@ -191,7 +192,7 @@ class _Page:
                 "rolling",
                 spec,
                 "Misses per step and layer over decode steps",
-                f"Mean over layers of the trailing mean of {window or 'some'} steps; colours are"
+                f"Mean over layers of the trailing mean{over}; colours are"
                 " policies, dashes are buffers. " + " ".join(notes),
                 "step",
             )
