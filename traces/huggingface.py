@@ -64,7 +64,8 @@ class IndexerTap:
     def prefill_rows(self, config: Any, tokens: int) -> int:
         """Return how many prompt tokens a pass may have: the indexer scores rows x heads x tokens
         at once, which may take 2 GiB here, for every pass reads all weights of a large model."""
-        return max(1, 8 * LARGEST_BLOCK // (config.index_n_heads * tokens))
+        heads = int(config.index_n_heads)
+        return max(1, 8 * LARGEST_BLOCK // (heads * tokens))
 
     @contextmanager
     def tapped(self, model: Any, recorder: Recorder) -> Iterator[None]:
