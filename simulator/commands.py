@@ -97,7 +97,15 @@ def plan(
         write(
             rows,
             trace,
-            options | {"mode": mode, "policy": policy, "concurrency": concurrency},
+            options
+            | {
+                "mode": mode,
+                "policy": policy,
+                "concurrency": concurrency,
+                "max_tpot_ms": max_tpot_ms,
+                "max_miss_rate": max_miss_rate,
+                "candidates": candidates,
+            },
             form,
             output,
         )
@@ -187,7 +195,13 @@ def serve(
     if form == "table":
         show_served(rows, output)
     else:
-        chosen = {"buffer": buffer, "ratio": ratio, "policy": policy, "range_ratio": range_ratio}
+        chosen = {
+            "buffer": buffer,
+            "ratio": ratio,
+            "policy": policy,
+            "range_ratio": range_ratio,
+            "requests": requests,
+        }
         write(rows, trace, options | chosen, form, output, seed)
 
 

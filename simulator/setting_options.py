@@ -189,4 +189,5 @@ def write(
 
     left_out = ("traces", "provenance", "quiet")
     given = {name: value for name, value in options.items() if name not in left_out}
-    write_rows(stamped(rows.assign(trace=trace.name), [trace], seed, given), form, output)
+    named = rows.assign(trace=trace.name, provenance=trace.metadata.provenance)
+    write_rows(stamped(named, [trace], seed, given), form, output)

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import shutil
 from pathlib import Path
 
@@ -237,3 +238,25 @@ def test_a_page_of_a_plain_sweep_tells_what_is_missing(folder: Path, tmp_path: P
     text = page.read_text()
     for hint in ("hisparse-sim curve TRACE", "--per-layer -o", "--ratio 4,8", "hisparse-sim plan"):
         assert hint in text
+
+
+def test_plans_and_serving_runs_are_redone_by_their_commands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    plan = "--buffer 4096 --ratio 6,8 --concurrency 64 --max-tpot-ms 80 --candidates --quiet"
+    run("plan", *plan.split(), "-o", "plan.json")
+    serve = "--mode hisparse --concurrency 8,16 --requests 24 --ratio 6 --quiet"
+    run("serve", *serve.split(), "-o", "serve.csv")
+    options = "--policy lru --buffer 4096 --layer 4 --steps 0:32 --quiet -o rows.csv"
+    run("sweep", *options.split())
+    paths = [tmp_path / name for name in ("rows.csv", "plan.json", "serve.csv")]
+    for before in read_results(paths)[1:]:
+        command = findings.command(before)
+        before.path.unlink()
+        run(*shlex.split(command)[1:])
+        again = read_results([paths[0], before.path])[1]
+        # Their order is that of the command line.
+        assert again.parameters == before.parameters
+        left = [result.rows.drop(columns="parameters") for result in (again, before)]
+        pd.testing.assert_frame_equal(*left)

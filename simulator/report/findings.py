@@ -151,15 +151,16 @@ def command(result: Result) -> str:
         words += traces
     else:
         words += [word for name in traces for word in ("--trace", name)]
+    plain = {} if result.kind == "serve" else _OPTION_OF  # its requests are a number of them
     for name, value in given.items():
-        words += _flag(name, value)
+        words += _flag(plain.get(name, name), value)
     return " ".join([*map(shlex.quote, words), "-o", shlex.quote(result.path.name)])
 
 
 def _flag(name: str, value: Any) -> list[str]:
     if value is None or value is False or value == []:
         return []
-    option = "--" + _OPTION_OF.get(name, name).replace("_", "-")
+    option = "--" + name.replace("_", "-")
     if value is True:
         return [option]
     if name == "steps":
