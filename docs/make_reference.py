@@ -43,11 +43,14 @@ def command_line() -> str:
         "codes are 0 (done), 1 (failed) and 2 (wrong usage). Options that take several values are "
         "repeated or separated by commas. Written by click " + click_version() + ".",
     ]
-    for names, command in commands(cli, ("hisparse-sim",)):
-        title = " ".join(names)
-        context = click.Context(command, info_name=title, terminal_width=WIDTH)
-        text = command.get_help(context).rstrip()
-        parts.append(f"{'#' * min(3, len(names) + 1)} {title}\n\n```text\n{text}\n```")
+    root = click.Context(
+        cli, info_name="hisparse-sim", terminal_width=WIDTH, **cli.context_settings
+    )
+    for context in contexts(root):
+        title = context.command_path
+        text = context.get_help().rstrip()
+        level = "#" * min(3, title.count(" ") + 2)
+        parts.append(f"{level} {title}\n\n```text\n{text}\n```")
     return "\n\n".join(parts) + "\n"
 
 
@@ -56,17 +59,16 @@ def click_version() -> str:
     return ".".join(version("click").split(".")[:2])
 
 
-def commands(
-    command: click.Command, names: tuple[str, ...]
-) -> Iterator[tuple[tuple[str, ...], click.Command]]:
-    """Yield a command and all below it, each with its names."""
-    yield names, command
+def contexts(context: click.Context) -> Iterator[click.Context]:
+    """Yield the context of a command and those of all below it."""
+    yield context
+    command = context.command
     if isinstance(command, click.Group):
-        context = click.Context(command)
         for name in command.list_commands(context):
             below = command.get_command(context, name)
             if below is not None:
-                yield from commands(below, (*names, name))
+                inner = click.Context(below, parent=context, info_name=name, terminal_width=WIDTH)
+                yield from contexts(inner)
 
 
 def python() -> str:

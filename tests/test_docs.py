@@ -83,15 +83,18 @@ def test_commands_run_in_order(page: Path, folder: Path) -> None:
     ids=lambda value: value.name if isinstance(value, Path) else value[:50],
 )
 def test_commands_that_cannot_run_are_parsed(page: Path, command: str, folder: Path) -> None:
-    words = shlex.split(command)
-    found: click.Command = cli
-    while isinstance(found, click.Group):
-        below = found.get_command(click.Context(found), words[0])
-        assert below is not None, command
-        found, words = below, words[1:]
     for name in ("smollm2.parquet", "answers.jsonl"):
         (folder / name).touch()
-    found.make_context(command, words)  # raises for an option that there is not
+    words = shlex.split(command)
+    context = click.Context(cli, **cli.context_settings)
+    while isinstance(context.command, click.Group):
+        below = context.command.get_command(context, words[0])
+        assert below is not None, command
+        if isinstance(below, click.Group):
+            context, words = click.Context(below, parent=context), words[1:]
+        else:
+            # Raises for an option that there is not.
+            context = below.make_context(words[0], words[1:], parent=context)
     pytest.skip(f"parsed, not run: {why_not(command)}")
 
 
