@@ -1,7 +1,7 @@
 """The build backend: setuptools, but never from a stale build folder.
 
-Setuptools copies modules into `build/lib` and packs what lies there, files deleted since the last build
-included. Removing the folder first is the only remedy that needs no care from whoever builds.
+Setuptools copies modules into `build/lib` and packs what lies there, files deleted since the last
+build included. Removing the folder first is the only remedy that needs no care from whoever builds.
 """
 
 import shutil
