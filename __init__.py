@@ -3,7 +3,9 @@
 The names most used, from one place: `import hisparse_sim as hs; hs.replay(hs.sample_path(), "lru",
 4096)`."""
 
+import os
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -36,7 +38,19 @@ _ROOM_OF = {
 }
 
 
+# Numba keeps machine code beside the source by default. There it outlives an uninstall, and what is
+# left of the folders hides an editable install that follows.
+os.environ.setdefault(
+    "NUMBA_CACHE_DIR",
+    str(Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hisparse-sim"),
+)
+
+
 def __getattr__(name: str) -> Any:
     if name not in _ROOM_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_ROOM_OF[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -104,13 +104,14 @@ def replay(
     from hisparse_sim.gpu_replay.replaying import replay_on_gpus, replay_trace
     from hisparse_sim.gpu_replay.results import write_result
     from hisparse_sim.gpu_replay.several import find_devices
-    from hisparse_sim.traces import atomic_path, open_trace
+    from hisparse_sim.traces import atomic_path
+    from hisparse_sim.traces.options import open_traces
 
     options: dict[str, Any] = {
         "buffer": buffer, "batch": batch, "layers": layers, "steps": steps, "start": start,
         "item_bytes": item_bytes, "check": check,
     }  # fmt: skip
-    opened = open_trace(trace)
+    opened = open_traces([str(trace)], None)[0]
     if gpus == 1:
         done = replay_trace(opened, kernel, **options)
     else:

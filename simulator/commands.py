@@ -21,7 +21,13 @@ from hisparse_sim.traces.options import note, output_form, output_options, sever
 
 @click.command()
 @deployment_options
-@click.option("--concurrency", type=click.IntRange(1), default=256, show_default=True)
+@click.option(
+    "--concurrency",
+    type=click.IntRange(1),
+    default=256,
+    show_default=True,
+    help="Requests at a time, over all ranks.",
+)
 @click.option(
     "--buffer",
     "buffers",
@@ -113,7 +119,7 @@ def plan(
     grace = load_hardware("gh200", options["profiles"])
     others = () if options["miss_curve"] else ("fifo", "lru", "arc", "belady")
     after = extras(found, setting, aim, misses_of, (policy, *others), grace)
-    show_plan(found, rows, after, output)
+    show_plan(found, rows, setting, aim, after, output)
     if found.best is None:
         sys.exit(1)
 

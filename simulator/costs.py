@@ -82,13 +82,17 @@ def add_costs(
         layers = 1 if swept.per_layer else model.layers
         block["bytes_per_step"] = block["misses_per_step"] * item_bytes * layers
         block["bytes_per_request"] = block["bytes_per_step"] * block["steps"] / swept.parts_per_row
+        tokens = swept.longest_request + output_len
+        block["device_pool_gib"] = device_pool_gib
+        block["host_gib"] = host_gib
+        block["request_tokens"] = tokens
         fits = {
             size: capacity(
                 model,
                 kv_dtype,
                 ratio,
                 size,
-                swept.longest_request + output_len,
+                tokens,
                 round(device_pool_gib * GIB),
                 round(host_gib * GIB),
             )

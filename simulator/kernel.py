@@ -6,7 +6,8 @@ file invalidates the machine code that Numba caches on disk (it watches this fil
 """
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 from numba import njit
+from numba.core import event
 
 from hisparse_sim.policies import policy as policy_types
 from hisparse_sim.policies.hook import prefetch
@@ -59,6 +61,9 @@ def compiled(policy: Policy) -> Callable[[Rows, int, Slots, Positions, Any, Outp
     """
     step = policy.step
     stamp = _STAMP
+    here = policy.step.__module__.startswith(policy_types.__package__ + ".")
+    ours = here and policy.step.__closure__ is None
+    checked = not ours  # a wrong victim would write over foreign memory
 
     def run(
         rows: Rows, start: int, slot: Slots, token: Positions, state: Any, output: Output
@@ -69,6 +74,7 @@ def compiled(policy: Policy) -> Callable[[Rows, int, Slots, Positions, Any, Outp
         missed = np.empty(len(token) + 1, np.uint32)
         places = np.empty(len(token) + 1, np.int32)
         victims = np.empty(len(token) + 1, np.uint16)
+        taken = np.zeros(len(token) if checked else 0, np.int64)
         total = 0
         for now in range(start, len(rows.seq_len)):
             first = rows.offsets[now]
@@ -106,6 +112,14 @@ def compiled(policy: Policy) -> Callable[[Rows, int, Slots, Positions, Any, Outp
                 ),
                 now + 1,
             )
+            if checked:
+                for i in range(hit):
+                    taken[hits[i]] = now + 1
+                for i in range(count):
+                    victim = victims[i]
+                    if victim >= absent or taken[victim] == now + 1:
+                        return -1 - now
+                    taken[victim] = now + 1
             for i in range(count):
                 victim = victims[i]
                 slot[token[victim]] = absent
@@ -121,11 +135,28 @@ def compiled(policy: Policy) -> Callable[[Rows, int, Slots, Positions, Any, Outp
     # depends on the modules of the others. What comes from elsewhere, as a policy's hook or inside
     # one that `lift` made, is not in the stamp: not cached, stale code would count wrongly.
     run.__qualname__ = f"run.{policy.name}"
-    here = policy.step.__module__.startswith(policy_types.__package__ + ".")
-    cached = here and policy.step.__closure__ is None
     function: Callable[[Rows, int, Slots, Positions, Any, Output], int]
-    function = njit(cache=cached, nogil=True)(run)
+    function = njit(cache=ours, nogil=True)(run)
     return function
+
+
+@contextmanager
+def on_compile(call: Callable[[], None]) -> Iterator[None]:
+    """Call `call` once if anything is compiled inside the block, when that begins."""
+
+    class Listener(event.Listener):
+        heard = False
+
+        def on_start(self, _: Any) -> None:
+            if not self.heard:
+                self.heard = True
+                call()
+
+        def on_end(self, _: Any) -> None:
+            pass
+
+    with event.install_listener("numba:compile", Listener()):
+        yield
 
 
 @njit(cache=True, nogil=True)

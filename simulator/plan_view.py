@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,13 +49,36 @@ _CANDIDATES: Columns = {
 }
 
 
-def show_plan(plan: Plan, rows: pd.DataFrame, after: str, output: Path | None = None) -> None:
-    """The choice with its reasons, the table of candidates, and the text `after`."""
-    lines = []
+def _wrapped(text: str) -> str:
+    """The text in lines of at most 80 columns, indented."""
+    return textwrap.fill(text, 80, initial_indent="  ", subsequent_indent="    ")
+
+
+def load_line(setting: Setting, aim: Aim) -> str:
+    """What a plan is for: everything that its figures depend on."""
+    deployment = setting.deployment
+    prefill = "prefill on another instance" if setting.disaggregated else "prefill on the same GPUs"
+    return (
+        f"{deployment.model.name}, {deployment.kv_dtype} KV, on {deployment.layout.gpus} x"
+        f" {deployment.hardware.name} ({deployment.layout.name}), {prefill};\n"
+        f"prompts of {aim.prompt:,} tokens, {aim.output:,} out, {aim.concurrency:,} concurrent"
+        " requests over all ranks"
+    )
+
+
+def show_plan(
+    plan: Plan, rows: pd.DataFrame, setting: Setting, aim: Aim, after: str, output: Path | None
+) -> None:
+    """The load, the choice with its reasons, the table of candidates, and the text `after`."""
+    lines = [load_line(setting, aim), ""]
     if plan.best is not None:
-        lines.append(f"Best: device_buffer_size {plan.best['buffer']}, ratio {plan.best['ratio']}")
-    lines += [f"  {reason}" for reason in plan.reasons]
-    lines += ["", "Candidates (host GB: pinned by all ranks)"]
+        pair = f"device_buffer_size {plan.best['buffer']}, ratio {plan.best['ratio']}"
+        if plan.best["tokens_per_s"] < plan.baseline["tokens_per_s"]:
+            lines.append(f"Serve without HiSparse at this load; the best with it: {pair}")
+        else:
+            lines.append(f"Best: {pair}")
+    lines += [_wrapped(reason) for reason in plan.reasons]
+    lines += ["", "Best for each rate or memory (tok/s and host GB: over all ranks)"]
     refused = [
         f"B {row['buffer']:,}, ratio {row['ratio']} cannot run: {row['reason']}"
         for row in rows[rows["requests"] == 0].to_dict("records")
@@ -90,11 +114,19 @@ def extras(
     chosen = replace(
         setting, device_buffer_size=size, ratio=ratio, misses=misses_of(policies[0], size)
     )
-    crossing = "never in this range" if plan.break_even is None else f"{plan.break_even} requests"
+    crossing = (
+        "this pair never pays with the requests that fit"
+        if plan.break_even is None
+        else f"{plan.break_even} requests"
+    )
     rates = ", ".join(f"{value:,.0f}" for value in plan.sensitivity["tokens_per_s"])
     lines = [
         "",
-        f"Smallest buffer that meets the targets: {plan.smallest_buffer}",
+        *(
+            [f"Smallest buffer that meets the targets: {plan.smallest_buffer}"]
+            if aim.max_tpot_ms is not None or aim.max_miss_rate is not None
+            else []
+        ),
         f"Break-even concurrency: {crossing}",
         f"Misses times 0, 0.5, 1, 1.5, 2: {rates} tok/s",
     ]
@@ -119,7 +151,7 @@ def extras(
 def show_findings(findings: Sequence[Finding]) -> None:
     """What is wrong with a configuration."""
     for finding in findings:
-        click.echo(f"{finding.severity}: {finding.text}")
+        click.echo(textwrap.fill(f"{finding.severity}: {finding.text}", 80, subsequent_indent="  "))
     if not findings:
         click.echo("nothing wrong with this configuration at this load")
 

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from hisparse_sim.simulator.kernel import on_compile
 from hisparse_sim.simulator.sweeping import Progress
 from hisparse_sim.traces.options import note
 
@@ -11,17 +12,10 @@ from hisparse_sim.traces.options import note
 @contextmanager
 def progress(quiet: bool) -> Iterator[Callable[[Progress], None] | None]:
     """Show a bar with rate and remaining time on stderr, if that is a terminal."""
-    from threading import Timer
-
     from rich.console import Console
     from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as ProgressBar
 
-    # Loading compiled loops takes a moment; longer than that, it is the first run and they are
-    # made.
-    compiling = Timer(1.0, note, ("compiling the replay loops (first run only)", quiet))
-    compiling.daemon = True
-    compiling.start()
     bar = ProgressBar(
         TextColumn("replaying"),
         BarColumn(),
@@ -31,16 +25,12 @@ def progress(quiet: bool) -> Iterator[Callable[[Progress], None] | None]:
         transient=True,
         disable=quiet or not sys.stderr.isatty(),
     )
-    with bar:
+    with bar, on_compile(lambda: note("compiling the replay loops (first run only)", quiet)):
         task = bar.add_task("", total=None, rate="")
 
         def report(now: Progress) -> None:
-            compiling.cancel()
             elapsed = bar.tasks[0].elapsed or 0
             rate = f"{now.accesses / elapsed / 1e6:.0f} M accesses/s" if elapsed else ""
             bar.update(task, completed=now.steps, total=now.total_steps, rate=rate)
 
-        try:
-            yield report
-        finally:
-            compiling.cancel()
+        yield report

@@ -86,6 +86,8 @@ def replay(
                 **tidy_row(done.misses, len(demand.positions)),
             }
         )
+    if not any(len(part.misses) for part in parts):
+        raise no_steps([trace], steps)
     return Replay(
         misses=np.concatenate([part.misses for part in parts]),
         rows=pd.DataFrame(rows),
@@ -151,6 +153,12 @@ def replay_part(
             )
         )
         total = compiled(policy)(rows, first, slot, token, state, output)
+        if total < 0:
+            raise ValueError(
+                f"policy {policy.name!r} gave a victim that is no slot or is demanded in the same "
+                f"step (request {demand.request!r}, layer {demand.layer}, step "
+                f"{demand.step[-1 - total]}); it must give every miss another slot that is not hit"
+            )
         output = Output(misses, output.victims[:total])
     return PartReplay(misses, output.victims.view(np.int16) if victims else None)
 
@@ -175,6 +183,13 @@ def check_top_k(trace: Trace, buffer_size: int) -> None:
             f"{trace.path} demands top_k = {trace.metadata.top_k} positions at once, more than a "
             f"buffer of {buffer_size} holds; choose --buffer {trace.metadata.top_k} or more"
         )
+
+
+def no_steps(traces: Iterable[Trace], steps: tuple[int, int] | None) -> TraceError:
+    """Return the error for a selection of steps that no request has."""
+    names = ", ".join(str(trace.path) for trace in traces)
+    first, stop = steps or (0, 0)
+    return TraceError(f"{names} has no steps from {first} to {stop - 1} in what is selected")
 
 
 def _rows(demand: Demand) -> Rows:

@@ -148,6 +148,7 @@ def sweep(
     hisparse-sim sweep --link h200-pcie5 --batch 16
     """
     from hisparse_sim.simulator.costs import add_costs, add_swap_in
+    from hisparse_sim.simulator.memory import check_buffer
     from hisparse_sim.simulator.tables import stamped, write_rows
     from hisparse_sim.simulator.views import show_sweep
 
@@ -160,6 +161,10 @@ def sweep(
     model_name, link = options.pop("model"), options.pop("link")
     model = choose_model(model_name, opened, quiet) if ratios or model_name or link else None
     swap_in = choose_swap_in(link, options, model, costs["kv_dtype"])
+    if ratios and model is not None:
+        buffers = buffers or default_buffers(max(model.top_k, *(t.metadata.top_k for t in opened)))
+        for size in buffers:
+            check_buffer(model, size)
     swept = run_sweep(
         opened, policies, buffers, quiet, regret=not no_regret, per_layer=per_layer, **options
     )
@@ -175,6 +180,8 @@ def sweep(
         if model is not None:
             parameters |= costs
         write_rows(stamped(rows, opened, options["seed"], parameters), form, output)
+    if output is not None:
+        note(f"wrote {output}", quiet)
     fail_if_interrupted(swept)
 
 
@@ -249,11 +256,12 @@ def curve(
         if swap_in is not None:
             origin += f"; {swap_in.kernel} kernel over {link}, batch {swap_in.batch}"
         figures.save(figures.rolling_misses(curves, window=window, provenance=origin), path)
-        note(f"wrote {path}", quiet)
     else:
         parameters = {"window": window, "skip_steps": skip_steps, "start": options["start"]}
         parameters |= {name: options[name] for name in ("requests", "layers", "steps")}
         write_rows(stamped(curves, opened, options["seed"], parameters), form, output)
+    if form == "table" or output is not None:
+        note(f"wrote {path}", quiet)
     fail_if_interrupted(swept)
 
 
@@ -311,6 +319,11 @@ def choose_swap_in(
     return SwapIn(load_link(link), kernel, batch, model.item_bytes(kv_dtype))
 
 
+def default_buffers(top_k: int) -> tuple[int, ...]:
+    """Return the smallest buffer, the engine's default and one more."""
+    return top_k, 2 * top_k, 3 * top_k
+
+
 def run_sweep(
     opened: Sequence["Trace"],
     policies: Sequence[str] | None,
@@ -323,8 +336,7 @@ def run_sweep(
     from hisparse_sim.simulator import sweep as run
     from hisparse_sim.simulator.progress import progress
 
-    top_k = max(trace.metadata.top_k for trace in opened)
-    buffers = buffers or (top_k, 2 * top_k, 3 * top_k)
+    buffers = buffers or default_buffers(max(trace.metadata.top_k for trace in opened))
     for size in buffers:
         if size % 64:
             note(f"buffer {size} is no multiple of 64, which the engine requires", quiet)

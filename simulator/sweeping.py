@@ -14,7 +14,7 @@ import pandas as pd
 
 from hisparse_sim.policies import Policy, get_policy
 from hisparse_sim.simulator.metrics import Misses, regret, tidy_row
-from hisparse_sim.simulator.replaying import check_arguments, check_top_k, replay_part
+from hisparse_sim.simulator.replaying import check_arguments, check_top_k, no_steps, replay_part
 from hisparse_sim.traces import Demand, Part, Trace, open_trace
 
 BELADY = "belady"
@@ -177,6 +177,8 @@ def sweep(
         with ThreadPoolExecutor(workers) as threads:
             _execute(tasks, threads, progress)
     finished = [piece for piece in pieces if len(piece.misses) == len(runs)]
+    if finished and not any(piece.accesses or piece.last_seq_len for piece in finished):
+        raise no_steps(opened, steps)
     grouped = [[piece] for piece in finished] if per_layer else _by_trace(finished)
     return Sweep(
         rows=pd.DataFrame(

@@ -1,5 +1,6 @@
 """How result rows look on a terminal of 80 columns."""
 
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -73,14 +74,19 @@ def show_sweep(rows: pd.DataFrame, output: Path | None = None) -> None:
 def _memory(rows: pd.DataFrame) -> str:
     """Tell what fits, a line per buffer and ratio."""
     first = rows.iloc[0]
-    lines = [f"Memory, {first['model']} with {first['kv_dtype']} KV:"]
+    lines = [
+        f"Memory, {first['model']} with {first['kv_dtype']} KV,"
+        f" {first['request_tokens']:,} tokens a request,"
+        f" {first['device_pool_gib']:g} GiB of a GPU and",
+        f"{first['host_gib']:g} GiB of its host for KV, decode only (`plan` counts prefill too):",
+    ]
     for _, row in rows.drop_duplicates(["buffer", "host_to_device_ratio"]).iterrows():
         lines.append(
             f"  buffer {row['buffer']:,}, ratio {row['host_to_device_ratio']}: "
             f"{row['requests_per_gpu']} requests per GPU, limited by: {row['limit']}\n"
             f"    a request takes {_mb(row['hot_buffer_bytes'])} MB on the GPU and "
             f"{_gb(row['host_bytes_per_request'])} GB on the host\n"
-            f"    {row['reason']}"
+            + textwrap.fill(row["reason"], 80, initial_indent="    ", subsequent_indent="    ")
         )
     return "\n" + "\n".join(lines)
 

@@ -14,6 +14,7 @@ from make_traces import write as write_trace
 
 import hisparse_sim as hs
 from hisparse_sim.policies import POLICIES
+from hisparse_sim.policies.hook import hook
 from hisparse_sim.simulator import replay_part, sweeping
 from hisparse_sim.simulator.metrics import regret, rolling_mean, tidy_row
 from hisparse_sim.traces import TraceError
@@ -211,6 +212,48 @@ def test_bad_arguments(path: Path, arguments: dict, error: type[Exception], word
 def test_a_row_longer_than_the_buffer_names_its_step() -> None:
     with pytest.raises(TraceError, match="layer 2, step 11 demands 3 positions at once"):
         replay_part(demand([[0], [1, 2, 3]], 9, layer=2, first_step=10), "lru", 2)
+
+
+@pytest.mark.parametrize("wrong", ["no slot", "demanded", "twice"])
+def test_a_foreign_policy_with_a_wrong_victim_is_stopped(wrong: str) -> None:
+    from hisparse_sim.policies import Policy
+
+    @hook
+    def demanded(state, step, now):  # type: ignore[no-untyped-def]
+        for i in range(len(step.victims)):
+            step.victims[i] = step.hits[0]
+
+    @hook
+    def no_slot(state, step, now):  # type: ignore[no-untyped-def]
+        for i in range(len(step.victims)):
+            step.victims[i] = 65000
+
+    @hook
+    def twice(state, step, now):  # type: ignore[no-untyped-def]
+        for i in range(len(step.victims)):
+            step.victims[i] = 3
+
+    hooks = {"no slot": no_slot, "demanded": demanded, "twice": twice}
+    policy = Policy("mine", "", "", POLICIES["fifo"].state, hooks[wrong])
+    rows = [[0, 1], [0, 7, 8]]  # slots 0 1 2 3 hold 0 1 2 3: step 1 hits slot 0 and misses twice
+    with pytest.raises(ValueError, match=r"'mine' gave a victim that is no slot.*step 1\)"):
+        replay_part(demand(rows, 12), policy, 4)
+
+
+def test_steps_that_the_trace_does_not_have(path: Path) -> None:
+    with pytest.raises(TraceError, match="has no steps from 600 to 699"):
+        hs.sweep(path, ["lru"], [16], steps=(600, 700))
+    with pytest.raises(TraceError, match="has no steps from 600 to 699"):
+        hs.replay(path, "lru", 16, steps=(600, 700))
+
+
+def test_machine_code_is_kept_outside_the_installation() -> None:
+    import numba
+
+    import hisparse_sim
+
+    kept = Path(numba.config.CACHE_DIR)
+    assert not kept.is_relative_to(Path(hisparse_sim.__file__).parent)
 
 
 def test_rolling_mean_is_trailing() -> None:

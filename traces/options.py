@@ -11,11 +11,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from hisparse_sim.traces.metadata import PROVENANCES
+
 if TYPE_CHECKING:
     from hisparse_sim.traces.reader import Trace
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
+SAMPLE = "sample"  # names the bundled trace wherever a trace file is asked for
 FILE_FORMATS = ("csv", "json", "jsonl", "parquet")
 
 
@@ -119,7 +122,9 @@ def combined(*options: Callable[[Command], Command]) -> Callable[[Command], Comm
 
 
 provenance_option = click.option(
-    "--provenance", help="Where the positions come from, for a trace that does not say."
+    "--provenance",
+    type=click.Choice(PROVENANCES),
+    help="Where the positions come from, for a trace that does not say.",
 )
 selection_options = combined(
     click.option("--request", "requests", multiple=True, callback=several(str), help="Only these."),
@@ -142,9 +147,13 @@ output_options = combined(
 
 
 def expand(patterns: Sequence[str]) -> list[str]:
-    """Return the files that paths and globs name, each once."""
+    """Return the files that paths and globs name, each once; `sample` is the bundled trace."""
+    from hisparse_sim.traces import sample_path
+
     paths = []
     for pattern in patterns:
+        if pattern == SAMPLE and not Path(pattern).exists():
+            pattern = str(sample_path())
         found = sorted(glob.glob(pattern)) if glob.has_magic(pattern) else [pattern]
         if not found:
             raise click.UsageError(f"no file matches {pattern}")
@@ -154,11 +163,9 @@ def expand(patterns: Sequence[str]) -> list[str]:
 
 def open_traces(patterns: Sequence[str], provenance: str | None) -> list["Trace"]:
     """Open the files that paths and globs name; the bundled sample if there are none."""
-    from hisparse_sim.traces import open_trace, sample_path
+    from hisparse_sim.traces import open_trace
 
-    if not patterns:
-        return [open_trace(sample_path())]
-    return [open_trace(path, provenance) for path in expand(patterns)]
+    return [open_trace(path, provenance) for path in expand(patterns or [SAMPLE])]
 
 
 def output_form(form: str | None, output: Path | None) -> str:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 MAP_COLUMNS = 256  # of a heat map; more steps are averaged
 
+_MOST_BANDS = 6  # more of them are one grey
+
 
 def rolling_misses(
     curves: pd.DataFrame, *, window: int, provenance: str, axes: "Axes | None" = None
@@ -31,21 +33,23 @@ def rolling_misses(
     """Draw rolling curves of misses or swap-in time (the columns of `curves.rolling_curves`), a
     line per policy and buffer.
 
-    The band spans the 10th to 90th percentile of the smoothed layers. `provenance` stands in the
-    corner."""
+    The band spans the 10th to 90th percentile of the smoothed layers; more than six lines have
+    none. `provenance` stands in the corner."""
     timed = "swap_in_us" in curves
     drawn = "swap_in_us" if timed else "misses_per_step"
     with styled():
-        axes = axes or new_axes(7.2, 3.6)
         policies = list(dict.fromkeys(curves["policy"]))
         lines = curves.groupby(["buffer", "policy"], sort=False)
+        banded = lines.ngroups <= _MOST_BANDS
+        axes = axes or new_axes(7.2, max(3.6, 1.2 + 0.17 * lines.ngroups))
         for ((buffer, policy), line), colour, dash in zip(lines, cycle(COLOURS), cycle(DASHES)):
             name = f"B = {buffer:,}" if len(policies) == 1 else f"{policy}, B = {buffer:,}"
-            axes.fill_between(
-                line["step"], line["p10"], line["p90"], color=colour, alpha=0.12, linewidth=0
-            )
-            for edge in ("p10", "p90"):
-                axes.plot(line["step"], line[edge], color=colour, linestyle=dash, linewidth=0.5)
+            if banded:
+                axes.fill_between(
+                    line["step"], line["p10"], line["p90"], color=colour, alpha=0.12, linewidth=0
+                )
+                for edge in ("p10", "p90"):
+                    axes.plot(line["step"], line[edge], color=colour, linestyle=dash, linewidth=0.5)
             axes.plot(line["step"], line[drawn], color=colour, linestyle=dash, label=name)
         axes.set_xlabel("decode step")
         what = "swap-in, µs" if timed else "misses"
@@ -55,9 +59,8 @@ def rolling_misses(
         what = "Modelled swap-in time" if timed else "Misses in the hot buffer"
         axes.set_title(what + f", {policies[0]}" * (len(policies) == 1))
         put_origin(axes, provenance)
-        legend_beside(
-            axes, f"mean of {int(curves['layers'].max())} layers\n(band: 10-90 % of them)"
-        )
+        band = "\n(band: 10-90 % of them)" if banded else ""
+        legend_beside(axes, f"mean of {int(curves['layers'].max())} layers{band}")
     return axes
 
 
