@@ -84,6 +84,7 @@ swap_in_options = combined(
         show_default=True,
         help="Requests that swap in together, for --link.",
     ),
+    click.option("--profiles", type=click.Path(), help="TOML file with your own models and links."),
 )
 
 
@@ -159,7 +160,11 @@ def sweep(
     form = output_form(form, output)
     opened = open_traces(traces, options.pop("provenance"))
     model_name, link = options.pop("model"), options.pop("link")
-    model = choose_model(model_name, opened, quiet) if ratios or model_name or link else None
+    model = (
+        choose_model(model_name, opened, options["profiles"], quiet)
+        if ratios or model_name or link
+        else None
+    )
     swap_in = choose_swap_in(link, options, model, costs["kv_dtype"])
     if ratios and model is not None:
         buffers = buffers or default_buffers(max(model.top_k, *(t.metadata.top_k for t in opened)))
@@ -246,13 +251,14 @@ def curve(
     if len(opened) > 1:
         raise click.UsageError("curve takes one trace")
     model_name, link, kv_dtype = (options.pop(name) for name in ("model", "link", "kv_dtype"))
-    model = choose_model(model_name, opened, quiet) if link else None
+    model = choose_model(model_name, opened, options["profiles"], quiet) if link else None
     swap_in = choose_swap_in(link, options, model, kv_dtype)
     swept = run_sweep(opened, policies or ("lru",), buffers, quiet, regret=False, **options)
     curves = rolling_curves(swept, window, skip_steps, swap_in)
     if form == "table":
         metadata = opened[0].metadata
-        origin = f"{metadata.provenance} trace {opened[0].name} ({metadata.model}); simulated"
+        model_name = metadata.model or "model unknown"
+        origin = f"{metadata.provenance} trace {opened[0].name} ({model_name}); simulated"
         if swap_in is not None:
             origin += f"; {swap_in.kernel} kernel over {link}, batch {swap_in.batch}"
         figures.save(figures.rolling_misses(curves, window=window, provenance=origin), path)
@@ -288,15 +294,17 @@ def list_policies(form: str | None, output: Path | None) -> None:
         write_rows(rows, form, output)
 
 
-def choose_model(name: str | None, opened: Sequence["Trace"], quiet: bool) -> "Model":
+def choose_model(
+    name: str | None, opened: Sequence["Trace"], profiles: str | None, quiet: bool
+) -> "Model":
     """Return the profile of the model: the one named, else the trace's, else glm-5.1 with a
     note."""
     from hisparse_sim.simulator.models import load_model
 
     if name is not None:
-        return load_model(name)
+        return load_model(name, profiles)
     try:
-        return load_model(opened[0].metadata.model)
+        return load_model(opened[0].metadata.model, profiles)
     except ValueError:
         model = load_model("glm-5.1")
         traced = opened[0].metadata.model or "the trace"
@@ -313,10 +321,10 @@ def choose_swap_in(
     from hisparse_sim.simulator.costs import SwapIn
     from hisparse_sim.simulator.latency import load_link
 
-    kernel, batch = options.pop("kernel"), options.pop("batch")
+    kernel, batch, profiles = (options.pop(name) for name in ("kernel", "batch", "profiles"))
     if link is None or model is None:
         return None
-    return SwapIn(load_link(link), kernel, batch, model.item_bytes(kv_dtype))
+    return SwapIn(load_link(link, profiles), kernel, batch, model.item_bytes(kv_dtype))
 
 
 def default_buffers(top_k: int) -> tuple[int, ...]:

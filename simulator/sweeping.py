@@ -121,8 +121,8 @@ class Piece:
 
 def sweep(
     traces: str | PathLike[str] | Trace | Sequence[str | PathLike[str] | Trace],
-    policies: Iterable[str | Policy],
-    buffer_sizes: Iterable[int],
+    policies: str | Policy | Iterable[str | Policy],
+    buffer_sizes: int | Iterable[int],
     start: str = "staged",
     *,
     regret: bool = True,
@@ -148,6 +148,8 @@ def sweep(
         trace if isinstance(trace, Trace) else open_trace(trace)
         for trace in ([traces] if isinstance(traces, str | PathLike | Trace) else traces)
     ]
+    policies = [policies] if isinstance(policies, str | Policy) else policies
+    buffer_sizes = [buffer_sizes] if isinstance(buffer_sizes, int) else buffer_sizes
     asked = list(
         dict.fromkeys(
             Run(get_policy(policy) if isinstance(policy, str) else policy, size)

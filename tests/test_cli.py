@@ -115,6 +115,20 @@ def test_swap_in_time_is_the_mean_over_steps() -> None:
     assert max(map(len, table.split("\n\n")[0].splitlines())) <= 80
 
 
+def test_profiles_of_ones_own(tmp_path: Path) -> None:
+    from hisparse_sim.simulator import profiles
+
+    shipped = Path(profiles.__file__).with_name("links.toml").read_text()
+    own = tmp_path / "mine.toml"
+    own.write_text(shipped.replace("h200-pcie5", "my-link"))
+    options = "--policy lru --buffer 4096 --layer 4 --format json --link"
+    mine = done("sweep", *options.split(), "my-link", "--profiles", own)
+    theirs = done("sweep", *options.split(), "h200-pcie5")
+    (one,), (two,) = json.loads(mine.stdout), json.loads(theirs.stdout)
+    assert one["swap_in_us"] == two["swap_in_us"]
+    assert one["link"] == "my-link"
+
+
 def test_curve_of_swap_in_time(tmp_path: Path) -> None:
     options = "--policy lru --buffer 4096 --layer 4 --window 50 --link h200-pcie5"
     done("curve", *options.split(), "-o", tmp_path / "time.csv")

@@ -104,6 +104,11 @@ def test_per_layer_rows_are_those_of_replay(path: Path) -> None:
     pd.testing.assert_frame_equal(swept.rows, alone)
 
 
+def test_a_single_policy_and_buffer_need_no_list(path: Path) -> None:
+    plain = hs.sweep(path, "lru", 16).rows
+    pd.testing.assert_frame_equal(plain, hs.sweep(path, ["lru"], [16]).rows)
+
+
 def test_per_step_misses(path: Path) -> None:
     steps = hs.sweep(path, ["lru"], [16], regret=False).steps
     assert list(steps.columns) == "trace request layer policy buffer step misses".split()

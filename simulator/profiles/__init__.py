@@ -125,7 +125,7 @@ def find_profile(section: str, name: str, path: str | Path | None = None) -> Pro
     for profile in reversed(profiles.values()):
         if wanted in (alias.casefold() for alias in profile.aliases):
             return profile
-    noun = {"models": "model"}.get(section, section)
+    noun = {"models": "model", "links": "link"}.get(section, section)
     raise ProfileError(
         f"unknown {noun} {name!r}; known: {', '.join(sorted(profiles))}; add your own in a file"
         " given with --profiles"
