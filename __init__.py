@@ -4,6 +4,7 @@ The names most used, from one place: `import hisparse_sim as hs; hs.replay(hs.sa
 4096)`."""
 
 import os
+import tempfile
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,10 +41,21 @@ _ROOM_OF = {
 
 # Numba keeps machine code beside the source by default. There it outlives an uninstall, and what is
 # left of the folders hides an editable install that follows.
-os.environ.setdefault(
-    "NUMBA_CACHE_DIR",
-    str(Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hisparse-sim"),
-)
+def _cache_folder() -> Path:
+    given = os.environ.get("XDG_CACHE_HOME", "")
+    folder = Path(given if Path(given).is_absolute() else os.path.expanduser("~/.cache"))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if os.access(folder, os.W_OK):
+            return folder / "hisparse-sim"
+    except OSError:
+        pass  # no home, or one that nobody may write to
+    return (
+        Path(tempfile.gettempdir()) / f"hisparse-sim-{os.getuid() if hasattr(os, 'getuid') else 0}"
+    )
+
+
+os.environ.setdefault("NUMBA_CACHE_DIR", str(_cache_folder()))
 
 
 def __getattr__(name: str) -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from hisparse_sim.traces.files import refuse_input
 from hisparse_sim.traces.options import (
     Group,
     expand,
@@ -94,7 +95,10 @@ def info(
     from hisparse_sim.traces import info as describe
 
     form = output_form(form, output)
-    described = describe(open_traces([path] if path else [], provenance)[0])
+    opened = open_traces([] if path is None else [path], provenance)
+    if output is not None:
+        refuse_input(output, (trace.path for trace in opened))
+    described = describe(opened[0])
     if form == "table":
         show_trace_info(described, output)
         return

@@ -360,7 +360,7 @@ def main(
             "first_calls": first_calls_in_fresh_processes(),
             "replays": replays,
             "sweep": compare_sweeps(trace, parts, layers, repeats),
-            "threads": compare_threads(trace, parts, repeats),
+            "threads": compare_threads(trace, list(trace.parts), repeats),
             "peak_memory": peak_memory(trace),
         }
     report(result)

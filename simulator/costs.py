@@ -15,6 +15,7 @@ from hisparse_sim.simulator.models import Model
 from hisparse_sim.simulator.sweeping import Sweep
 
 GIB = 2**30
+_MOST_GIB = 2**20  # a pebibyte
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ def add_swap_in(swept: Sweep, rows: pd.DataFrame, swap_in: SwapIn) -> pd.DataFra
     for piece in swept.pieces:
         part = (piece.part.request, piece.part.layer) if swept.per_layer else ()
         for run, misses in piece.misses.items():
-            key = (piece.trace.name, run.policy.name, run.buffer_size, *part)
+            key = (piece.name, run.policy.name, run.buffer_size, *part)
             times.setdefault(key, []).append(swap_in.us(misses, run.buffer_size))
     means = {key: float(np.concatenate(values).mean()) for key, values in times.items()}
     return rows.assign(
@@ -71,6 +72,9 @@ def add_costs(
     of the traces plus `output_len`. `device_pool_gib` is what one GPU has left for KV, `host_gib`
     the host memory for it; memory rules: see `hisparse_sim.simulator.memory`. Raises ValueError for
     values that the engine refuses."""
+    for name, gib in (("device-pool", device_pool_gib), ("host", host_gib)):
+        if not 0 < gib <= _MOST_GIB:
+            raise ValueError(f"--{name}-gib is {gib}; it must be between 0 and {_MOST_GIB}")
     rows = swept.rows
     item_bytes = model.item_bytes(kv_dtype)
     priced = []

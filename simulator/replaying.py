@@ -4,6 +4,7 @@ docs/semantics.md)."""
 import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
+from operator import index
 from os import PathLike
 
 import numpy as np
@@ -49,8 +50,8 @@ def replay(
     start: str = "staged",
     *,
     seed: int = 0,
-    requests: Iterable[str] | None = None,
-    layers: Iterable[int] | None = None,
+    requests: str | Iterable[str] | None = None,
+    layers: int | Iterable[int] | None = None,
     steps: tuple[int, int] | None = None,
     victims: bool = False,
 ) -> Replay:
@@ -66,6 +67,7 @@ def replay(
     bad arguments."""
     trace = trace if isinstance(trace, Trace) else open_trace(trace)
     policy = get_policy(policy) if isinstance(policy, str) else policy
+    buffer_size = index(buffer_size)
     check_arguments(buffer_size, start)
     check_top_k(trace, buffer_size)
     parts = []
@@ -111,6 +113,7 @@ def replay_part(
     `demand` must keep the rules of the trace file, as everything that `Trace.read` returns does.
     """
     policy = get_policy(policy) if isinstance(policy, str) else policy
+    buffer_size = index(buffer_size)
     check_arguments(buffer_size, start)
     lengths = np.diff(demand.offsets)
     longest = int(lengths.max(initial=0))

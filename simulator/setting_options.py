@@ -190,4 +190,4 @@ def write(
     left_out = ("traces", "provenance", "quiet")
     given = {name: value for name, value in options.items() if name not in left_out}
     named = rows.assign(trace=trace.name, provenance=trace.metadata.provenance)
-    write_rows(stamped(named, [trace], seed, given), form, output)
+    write_rows(stamped(named, {trace.name: trace.sha256}, seed, given), form, output)

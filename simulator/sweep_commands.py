@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hisparse_sim.traces.files import refuse_input
 from hisparse_sim.traces.options import (
     FILE_FORMATS,
     combined,
@@ -50,7 +51,13 @@ replay_options = combined(
     ),
     selection_options,
     provenance_option,
-    click.option("--seed", default=0, show_default=True, help="For the policy random."),
+    click.option(
+        "--seed",
+        type=click.IntRange(0, 2**63 - 1),
+        default=0,
+        show_default=True,
+        help="For the policy random.",
+    ),
     click.option("--jobs", type=click.IntRange(1), help="Threads.  [default: all cores]"),
     click.option("--quiet", is_flag=True, help="No progress and no notes on stderr."),
 )
@@ -79,7 +86,7 @@ swap_in_options = combined(
     ),
     click.option(
         "--batch",
-        type=click.IntRange(1),
+        type=click.IntRange(1, 65536),
         default=1,
         show_default=True,
         help="Requests that swap in together, for --link.",
@@ -119,7 +126,7 @@ swap_in_options = combined(
 )
 @click.option(
     "--output-len",
-    type=click.IntRange(0),
+    type=click.IntRange(0, 2**31 - 1),
     default=0,
     show_default=True,
     help="Tokens that a request still grows by after the trace, for memory.",
@@ -159,6 +166,8 @@ def sweep(
     }
     form = output_form(form, output)
     opened = open_traces(traces, options.pop("provenance"))
+    if output is not None:
+        refuse_input(output, (trace.path for trace in opened))
     model_name, link = options.pop("model"), options.pop("link")
     model = (
         choose_model(model_name, opened, options["profiles"], quiet)
@@ -181,10 +190,10 @@ def sweep(
     if form == "table":
         show_sweep(rows, output)
     else:
-        parameters = {name: options[name] for name in ("requests", "layers", "steps")}
+        parameters = selection(swept, options)
         if model is not None:
             parameters |= costs
-        write_rows(stamped(rows, opened, options["seed"], parameters), form, output)
+        write_rows(stamped(rows, swept.digests, options["seed"], parameters), form, output)
     if output is not None:
         note(f"wrote {output}", quiet)
     fail_if_interrupted(swept)
@@ -250,6 +259,7 @@ def curve(
     opened = open_traces(traces, options.pop("provenance"))
     if len(opened) > 1:
         raise click.UsageError("curve takes one trace")
+    refuse_input(path, [opened[0].path])
     model_name, link, kv_dtype = (options.pop(name) for name in ("model", "link", "kv_dtype"))
     model = choose_model(model_name, opened, options["profiles"], quiet) if link else None
     swap_in = choose_swap_in(link, options, model, kv_dtype)
@@ -263,9 +273,13 @@ def curve(
             origin += f"; {swap_in.kernel} kernel over {link}, batch {swap_in.batch}"
         figures.save(figures.rolling_misses(curves, window=window, provenance=origin), path)
     else:
-        parameters = {"window": window, "skip_steps": skip_steps, "start": options["start"]}
-        parameters |= {name: options[name] for name in ("requests", "layers", "steps")}
-        write_rows(stamped(curves, opened, options["seed"], parameters), form, output)
+        parameters = selection(swept, options)
+        parameters |= {"window": window, "skip_steps": skip_steps, "start": options["start"]}
+        if swap_in is not None:
+            curves = curves.assign(
+                link=link, swap_in_kernel=swap_in.kernel, batch=swap_in.batch, kv_dtype=kv_dtype
+            )
+        write_rows(stamped(curves, swept.digests, options["seed"], parameters), form, output)
     if form == "table" or output is not None:
         note(f"wrote {path}", quiet)
     fail_if_interrupted(swept)
@@ -303,6 +317,8 @@ def choose_model(
 
     if name is not None:
         return load_model(name, profiles)
+    if len({trace.metadata.model for trace in opened}) > 1:
+        raise click.UsageError("the traces are of several models: choose one with --model")
     try:
         return load_model(opened[0].metadata.model, profiles)
     except ValueError:
@@ -328,8 +344,11 @@ def choose_swap_in(
 
 
 def default_buffers(top_k: int) -> tuple[int, ...]:
-    """Return the smallest buffer, the engine's default and one more."""
-    return top_k, 2 * top_k, 3 * top_k
+    """Return the smallest buffer, the engine's default and one more, as far as slot ids reach."""
+    from hisparse_sim.simulator.replaying import MAX_BUFFER_SIZE
+
+    sizes = (min(times * top_k, MAX_BUFFER_SIZE) for times in (1, 2, 3))
+    return tuple(dict.fromkeys(max(top_k, size) for size in sizes))
 
 
 def run_sweep(
@@ -353,6 +372,14 @@ def run_sweep(
     if swept.interrupted and not swept.finished:
         fail_if_interrupted(swept)
     return swept
+
+
+def selection(swept: "Sweep", options: dict[str, Any]) -> dict[str, Any]:
+    """Return which part of the traces the rows are about."""
+    chosen = {name: options[name] for name in ("requests", "layers", "steps")}
+    if swept.interrupted:
+        chosen["interrupted"] = f"{swept.finished} of {swept.parts} parts"
+    return chosen
 
 
 def fail_if_interrupted(swept: "Sweep") -> None:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from itertools import product
+from operator import index
 from os import PathLike
 from typing import Any, NamedTuple
 
@@ -77,6 +78,11 @@ class Sweep:
         return self.finished < self.parts
 
     @property
+    def digests(self) -> dict[str, str]:
+        """SHA-256 of every trace file, by its name in the rows."""
+        return {piece.name: piece.trace.sha256 for piece in self.pieces}
+
+    @property
     def longest_request(self) -> int:
         """Tokens of the longest request at its last step."""
         return max((piece.last_seq_len for piece in self.pieces), default=0)
@@ -86,7 +92,7 @@ class Sweep:
         frames = [
             pd.DataFrame(
                 {
-                    "trace": piece.trace.name,
+                    "trace": piece.name,
                     "request": piece.part.request,
                     "layer": piece.part.layer,
                     "policy": run.policy.name,
@@ -106,6 +112,7 @@ class Piece:
     """The finished runs of one part."""
 
     trace: Trace
+    name: str  # of the trace, in the rows
     part: Part
     first_step: int = 0
     last_seq_len: int = 0
@@ -128,8 +135,8 @@ def sweep(
     regret: bool = True,
     per_layer: bool = False,
     seed: int = 0,
-    requests: Iterable[str] | None = None,
-    layers: Iterable[int] | None = None,
+    requests: str | Iterable[str] | None = None,
+    layers: int | Iterable[int] | None = None,
     steps: tuple[int, int] | None = None,
     jobs: int | None = None,
     executor: Executor | None = None,
@@ -149,11 +156,11 @@ def sweep(
         for trace in ([traces] if isinstance(traces, str | PathLike | Trace) else traces)
     ]
     policies = [policies] if isinstance(policies, str | Policy) else policies
-    buffer_sizes = [buffer_sizes] if isinstance(buffer_sizes, int) else buffer_sizes
+    sizes = buffer_sizes if isinstance(buffer_sizes, Iterable) else [buffer_sizes]
     asked = list(
         dict.fromkeys(
             Run(get_policy(policy) if isinstance(policy, str) else policy, size)
-            for policy, size in product(policies, tuple(buffer_sizes))
+            for policy, size in product(policies, [index(size) for size in sizes])
         )
     )
     if not asked:
@@ -165,9 +172,16 @@ def sweep(
         for trace in opened:
             check_top_k(trace, run.buffer_size)
 
-    requests = None if requests is None else tuple(requests)
-    layers = None if layers is None else tuple(layers)
-    pieces = [Piece(trace, part) for trace in opened for part in trace.select(requests, layers)]
+    if requests is not None and not isinstance(requests, str):
+        requests = tuple(requests)
+    if layers is not None and not isinstance(layers, int):
+        layers = tuple(layers)
+    names = _names(opened)
+    pieces = [
+        Piece(trace, name, part)
+        for trace, name in zip(opened, names, strict=True)
+        for part in trace.select(requests, layers)
+    ]
     if not pieces:
         raise ValueError("nothing to sweep: no request and layer is selected")
     workers = jobs or available_cores()
@@ -264,6 +278,15 @@ def _execute(
             future.cancel()
 
 
+def _names(traces: Sequence[Trace]) -> list[str]:
+    """Return the file stem of every trace, or its path where two share a stem."""
+    stems = [trace.name for trace in traces]
+    return [
+        stem if stems.count(stem) == 1 else str(trace.path)
+        for trace, stem in zip(traces, stems, strict=True)
+    ]
+
+
 def _by_trace(pieces: list[Piece]) -> list[list[Piece]]:
     groups: dict[int, list[Piece]] = {}
     for piece in pieces:
@@ -277,7 +300,7 @@ def _row(
     first = group[0]
     requests = {piece.part.request for piece in group}
     row = {
-        "trace": first.trace.name,
+        "trace": first.name,
         "provenance": first.trace.metadata.provenance,
         "request": first.part.request if len(requests) == 1 else None,
         "layer": first.part.layer if per_layer else None,

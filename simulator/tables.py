@@ -3,7 +3,7 @@
 import json
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from io import StringIO
 from pathlib import Path
@@ -11,20 +11,22 @@ from typing import Any
 
 import pandas as pd
 
-from hisparse_sim.traces import Trace, atomic_path
+from hisparse_sim.traces import atomic_path
 
 FORMATS = ("table", "csv", "json", "jsonl", "parquet")
+_LONGEST_WORD = 30  # longer text wraps
+_GAP = 2
 _WIDTH = 80  # columns of a table that does not go to a terminal
 
 
 def stamped(
-    rows: pd.DataFrame, traces: Sequence[Trace], seed: int, parameters: Mapping[str, Any]
+    rows: pd.DataFrame, digests: Mapping[str, str], seed: int, parameters: Mapping[str, Any]
 ) -> pd.DataFrame:
     """Add to every row what is needed to compute it again.
 
-    `parameters`: what is no column, such as the selection of layers; None stands for the default.
+    `digests`: the SHA-256 of every trace by its name in the rows. `parameters`: what is no column,
+    such as the selection of layers; None stands for the default.
     """
-    digests = {trace.name: trace.sha256 for trace in traces}
     given = {name: value for name, value in parameters.items() if value is not None}
     return rows.assign(
         seed=seed,
@@ -102,10 +104,15 @@ def print_table(
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    for column, (heading, _) in columns.items():
+    table = Table(box=None, padding=(0, _GAP, 0, 0), header_style="bold")
+    needed = 0
+    for column, (heading, shown) in columns.items():
         number = pd.api.types.is_numeric_dtype(rows[column])
-        table.add_column(heading, justify="right" if number else "left", no_wrap=number)
+        widest = max([len(heading), *(len(shown(value)) for value in rows[column])])
+        prose = not number and widest > _LONGEST_WORD
+        needed += _GAP + (_LONGEST_WORD if prose else widest)
+        side = "right" if number else "left"
+        table.add_column(heading, justify=side, no_wrap=not prose, overflow="fold")
     for record in rows[list(columns)].to_dict("records"):
         table.add_row(*(columns[str(name)][1](value) for name, value in record.items()))
     console = Console(highlight=False, markup=False, emoji=False)
@@ -114,6 +121,8 @@ def print_table(
         console = Console(
             file=StringIO(), width=_WIDTH, color_system=None, highlight=False, markup=False
         )
+    # A line that is too long is better than a figure without its last digits.
+    console.width = max(console.width, needed)
     with console.capture() as captured:
         for text in (before, table, after):
             if text:

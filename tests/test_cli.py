@@ -246,6 +246,7 @@ def test_trace_sample_cuts(path: Path, tmp_path: Path) -> None:
         ("sweep --ratio 0", 2, "ratio"),
         ("sweep --link isa", 2, "unknown link"),
         ("sweep --ratio 8 --host-gib 0", 2, "host-gib"),
+        ("sweep --policy lru --layer 4 --ratio 8 --host-gib inf", 2, "host-gib"),
         ("curve --window 1000", 2, "choose a smaller --window"),
         ("curve -o curve.tiff", 2, "choose one of .png, .svg, .pdf"),
         ("curve -o no/such/folder.png", 1, "there is no folder"),
@@ -307,6 +308,38 @@ def test_an_interrupt_writes_what_is_finished(
     assert result.exit_code == 1
     assert "interrupted: 1 of 2 (request, layer) parts were finished" in result.stderr
     assert pd.read_csv(out)["layer"].unique().tolist() == [0]
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["sweep {} --policy lru -o {}", "curve {} --format csv -o {}", "trace info {} -o {}"],
+)
+def test_the_input_is_never_overwritten(path: Path, tmp_path: Path, command: str) -> None:
+    copy = tmp_path / "in.parquet"
+    copy.write_bytes(path.read_bytes())
+    result = run(*command.format(copy, copy).split())
+    assert result.exit_code == 1
+    assert "it is read for this" in result.stderr
+    assert copy.read_bytes() == path.read_bytes()
+
+
+def test_a_table_never_loses_a_column() -> None:
+    options = "--policy lru,clock --buffer 2048 --ratio 2 --per-layer --layer 4 --steps 0:30"
+    text = done("sweep", *options.split(), "--link", "h200-pcie5", "--quiet").stdout
+    lines = text.splitlines()
+    assert lines[1].split()[:2] == ["layer", "policy"]
+    assert [line.split()[1] for line in lines[2:4]] == ["lru", "clock"]
+
+
+def test_it_runs_without_a_home(path: Path, tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    environment = {**os.environ, "HOME": str(blocked), "TMPDIR": str(tmp_path)}
+    environment.pop("XDG_CACHE_HOME", None)
+    environment.pop("NUMBA_CACHE_DIR", None)
+    command = [sys.executable, "-m", "hisparse_sim.cli", "trace", "validate", str(path)]
+    found = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert found.stdout == f"{path}: ok\n", found.stderr
 
 
 def test_no_colours_in_a_pipe(path: Path) -> None:

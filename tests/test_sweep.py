@@ -261,6 +261,38 @@ def test_machine_code_is_kept_outside_the_installation() -> None:
     assert not kept.is_relative_to(Path(hisparse_sim.__file__).parent)
 
 
+def test_traces_of_one_stem_are_told_apart(tmp_path: Path) -> None:
+    paths = []
+    for seed in (1, 2):
+        (tmp_path / str(seed)).mkdir()
+        paths.append(
+            write_trace(tmp_path / str(seed) / "t.parquet", [drift(seed=seed)], metadata())
+        )
+    swept = hs.sweep(paths, "lru", 16)
+    assert swept.rows["trace"].tolist() == [str(path) for path in paths]
+    assert swept.digests == {str(path): hs.open_trace(path).sha256 for path in paths}
+
+
+def test_a_file_that_changes_under_a_replay_is_refused(tmp_path: Path) -> None:
+    file = write_trace(tmp_path / "t.parquet", [drift()], metadata())
+    trace = hs.open_trace(file)
+    write_trace(file, [drift(seed=5, steps=60)], metadata())
+    with pytest.raises(TraceError, match="has changed since it was opened"):
+        hs.replay(trace, "lru", 16)
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.uint8, np.int16])
+def test_numpy_buffer_sizes(path: Path, kind: type[np.integer]) -> None:
+    for policy in POLICIES:
+        plain = hs.replay(path, policy, 16).misses.tolist()
+        assert hs.replay(path, policy, kind(16)).misses.tolist() == plain
+    assert len(hs.sweep(path, "lru", np.array([8, 16], kind)).rows) == 2
+
+
+def test_one_request_by_name(path: Path) -> None:
+    assert hs.replay(path, "lru", 16, requests="b", layers=3).rows["request"].tolist() == ["b"]
+
+
 def test_rolling_mean_is_trailing() -> None:
     values = np.array([4, 0, 2, 6], np.int32)
     assert rolling_mean(values, 2).tolist() == [2, 1, 4]

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from hisparse_sim.traces.files import refuse_input
 from hisparse_sim.traces.options import (
     Group,
     combined,
@@ -212,6 +213,7 @@ def convert(source: Path, form: str | None, output: Path, quiet: bool, **options
     """
     from hisparse_sim.traces.convert import convert as run
 
+    refuse_input(output, [source])
     run(source, output, form, **options)
     note(f"wrote {output}", quiet)
 
@@ -243,6 +245,7 @@ def export(
     from hisparse_sim.traces import open_trace
     from hisparse_sim.traces.export import export as run
 
+    refuse_input(output, [path])
     form = form or ("csv" if output.suffix.lower() == ".csv" else "oraclegeneral")
     accesses = run(
         open_trace(path, provenance), output, form, **selection, progress=_progress("parts", quiet)

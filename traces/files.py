@@ -2,7 +2,7 @@
 
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -36,6 +36,14 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
             raise
     except OSError as error:
         raise TraceError(f"{path} cannot be written: {error.strerror or error}") from error
+
+
+def refuse_input(output: str | os.PathLike[str], inputs: Iterable[str | os.PathLike[str]]) -> None:
+    """Raise TraceError if `output` is one of the files that are read."""
+    target = Path(output)
+    for path in inputs:
+        if target.exists() and Path(path).exists() and target.samefile(path):
+            raise TraceError(f"{output} cannot be written: it is read for this")
 
 
 def refuse_unwritable(path: str | os.PathLike[str]) -> None:

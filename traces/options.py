@@ -154,7 +154,8 @@ def expand(patterns: Sequence[str]) -> list[str]:
     for pattern in patterns:
         if pattern == SAMPLE and not Path(pattern).exists():
             pattern = str(sample_path())
-        found = sorted(glob.glob(pattern)) if glob.has_magic(pattern) else [pattern]
+        magic = glob.has_magic(pattern) and not Path(pattern).exists()
+        found = sorted(glob.glob(pattern)) if magic else [pattern]
         if not found:
             raise click.UsageError(f"no file matches {pattern}")
         paths.extend(found)

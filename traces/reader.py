@@ -128,17 +128,21 @@ class Trace:
             return hashlib.file_digest(file, "sha256").hexdigest()
 
     def select(
-        self, requests: Iterable[str] | None = None, layers: Iterable[int] | None = None
+        self,
+        requests: str | Iterable[str] | None = None,
+        layers: int | Iterable[int] | None = None,
     ) -> tuple[Part, ...]:
         """Return the parts of these requests and layers, in file order; None means all.
 
         Raises TraceError for a request or layer that the file does not have.
         """
-        requests = None if requests is None else set(requests)
-        layers = None if layers is None else set(layers)
+        wanted_requests = [requests] if isinstance(requests, str) else requests
+        wanted_layers = [layers] if isinstance(layers, int) else layers
+        names = None if wanted_requests is None else set(wanted_requests)
+        numbers = None if wanted_layers is None else set(wanted_layers)
         for asked, there, kind in (
-            (requests, self.requests, "request"),
-            (layers, self.layers, "layer"),
+            (names, self.requests, "request"),
+            (numbers, self.layers, "layer"),
         ):
             for unknown in sorted((asked or set()) - set(there)):
                 shown = ", ".join(map(str, there[:20])) + (", ..." if len(there) > 20 else "")
@@ -146,8 +150,8 @@ class Trace:
         return tuple(
             part
             for part in self.parts
-            if (requests is None or part.request in requests)
-            and (layers is None or part.layer in layers)
+            if (names is None or part.request in names)
+            and (numbers is None or part.layer in numbers)
         )
 
     def read(
@@ -167,6 +171,8 @@ class Trace:
         self, part: Part, columns: Iterable[str] = (), steps: tuple[int, int] | None = None
     ) -> tuple[Demand, Tally]:
         """Like `read`, and also count what the rules tolerate."""
+        if _file_version(self.path) != self._version:
+            raise TraceError(f"{self.path} has changed since it was opened; open it again")
         columns = tuple(columns)
         for name in columns:
             if name not in OPTIONAL:
@@ -344,7 +350,10 @@ def _cut(demand: Demand, first: int, stop: int) -> Demand:
 
 
 def _file_version(path: Path) -> tuple[int, int]:
-    status = path.stat()
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise TraceError(f"{path} cannot be read: {error.strerror or error}") from error
     return status.st_size, status.st_mtime_ns
 
 
