@@ -111,8 +111,12 @@ def print_table(
         widest = max([len(heading), *(len(shown(value)) for value in rows[column])])
         prose = not number and widest > _LONGEST_WORD
         needed += _GAP + (_LONGEST_WORD if prose else widest)
-        side = "right" if number else "left"
-        table.add_column(heading, justify=side, no_wrap=not prose, overflow="fold")
+        table.add_column(
+            heading,
+            justify="right" if number else "left",
+            no_wrap=not prose,
+            overflow="fold",
+        )
     for record in rows[list(columns)].to_dict("records"):
         table.add_row(*(columns[str(name)][1](value) for name, value in record.items()))
     console = Console(highlight=False, markup=False, emoji=False)
