@@ -22,6 +22,21 @@ if TYPE_CHECKING:
     from hisparse_sim.simulator.prediction import Setting
     from hisparse_sim.traces import Trace
 
+kv_dtype_option = click.option(
+    "--kv-dtype",
+    type=click.Choice(["bf16", "fp8", "fp8-raw"]),
+    default="bf16",
+    show_default=True,
+    help="KV cache entries: 1152, 656 or 576 bytes per token and layer.",
+)
+kernel_option = click.option(
+    "--kernel",
+    type=click.Choice(["sglang", "native"]),
+    default="sglang",
+    show_default=True,
+    help="The swap-in kernel: the engine's or ours.",
+)
+
 POSITIVE = click.FloatRange(0, min_open=True)
 trace_options = combined(
     click.option("--trace", "traces", multiple=True, help="Trace to replay.  [default: sample]"),
@@ -38,13 +53,7 @@ deployment_options = combined(
         show_default=True,
         help="Attention over 8 ranks with experts split (tp) or spread (ep), or all split.",
     ),
-    click.option(
-        "--kv-dtype",
-        type=click.Choice(["bf16", "fp8", "fp8-raw"]),
-        default="bf16",
-        show_default=True,
-        help="KV cache entries: 1152, 656 or 576 bytes per token and layer.",
-    ),
+    kv_dtype_option,
     click.option(
         "--mem-fraction-static",
         type=click.FloatRange(0, 1, min_open=True, max_open=True),
@@ -80,13 +89,7 @@ deployment_options = combined(
         show_default=True,
         help="Over all ranks.",
     ),
-    click.option(
-        "--kernel",
-        type=click.Choice(["sglang", "native"]),
-        default="sglang",
-        show_default=True,
-        help="Swap-in kernel: the engine's or ours.",
-    ),
+    kernel_option,
     click.option("--profiles", type=click.Path(), help="TOML file with your own profiles."),
     click.option(
         "--step-times",

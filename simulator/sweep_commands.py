@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hisparse_sim.simulator.setting_options import kernel_option, kv_dtype_option
 from hisparse_sim.traces.files import refuse_input
 from hisparse_sim.traces.options import (
     FILE_FORMATS,
@@ -61,13 +62,6 @@ replay_options = combined(
     click.option("--jobs", type=click.IntRange(1), help="Threads.  [default: all cores]"),
     click.option("--quiet", is_flag=True, help="No progress and no notes on stderr."),
 )
-kv_dtype_option = click.option(
-    "--kv-dtype",
-    type=click.Choice(["bf16", "fp8", "fp8-raw"]),
-    default="bf16",
-    show_default=True,
-    help="KV cache entries: 1152, 656 or 576 bytes per token and layer.",
-)
 model_option = click.option(
     "--model", help="Model for bytes and memory.  [default: the trace's, else glm-5.1]"
 )
@@ -77,13 +71,7 @@ swap_in_options = combined(
         metavar="PROFILE",
         help="Adds modelled swap-in time over this host link, such as h200-pcie5.",
     ),
-    click.option(
-        "--kernel",
-        type=click.Choice(["sglang", "native"]),
-        default="sglang",
-        show_default=True,
-        help="The swap-in kernel: the engine's or ours.",
-    ),
+    kernel_option,
     click.option(
         "--batch",
         type=click.IntRange(1, 65536),
