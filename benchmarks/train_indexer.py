@@ -15,6 +15,7 @@ every text counts as one document, and the last ones are held out as documents.
 """
 
 import json
+import random
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -50,8 +51,11 @@ def read(path: Path) -> list[str]:
     return [path.read_text(encoding="utf-8")]
 
 
-def cut(documents: Sequence[Tokens], length: int, held_out: int) -> Texts:
-    """Cut documents into sequences; the last documents that fill one each are held out."""
+def cut(documents: Sequence[Tokens], length: int, held_out: int, seed: int) -> Texts:
+    """Cut documents into sequences; the last documents that fill one each are held out.
+
+    Training sequences come in random order, so that few steps see many documents.
+    """
     long = [document for document in documents if len(document) >= length]
     if len(long) <= held_out:
         raise TraceError(
@@ -62,6 +66,7 @@ def cut(documents: Sequence[Tokens], length: int, held_out: int) -> Texts:
         for document in long[:-held_out]
         for first in range(0, len(document) - length + 1, length)
     ]
+    random.Random(seed).shuffle(training)
     return Texts(training, [document[:length] for document in long[-held_out:]])
 
 
@@ -103,6 +108,24 @@ def stretch(
     return losses
 
 
+def loss_by_quarter(loaded: models.Loaded, sequences: Sequence[Tokens]) -> list[float]:
+    """Return nats per token in each quarter of the context: far ones tell whether it is used."""
+    import torch
+
+    found = []
+    for sequence in sequences:
+        ids = torch.tensor([sequence], device=loaded.model.device)
+        with torch.no_grad():
+            hidden = loaded.model.get_decoder()(input_ids=ids, use_cache=False).last_hidden_state
+            quarters = zip(hidden[0, :-1].chunk(4), ids[0, 1:].chunk(4), strict=True)
+            head = loaded.model.get_output_embeddings()
+            found.append([
+                torch.nn.functional.cross_entropy(head(part).float(), target).item()
+                for part, target in quarters
+            ])  # fmt: skip
+    return [sum(part) / len(part) for part in zip(*found, strict=True)]
+
+
 def replayed(path: Path, top_k: int) -> dict[str, Any]:
     """Return overlap and miss rates (%) of a trace, buffers of 1, 2, 3 and 4 times top_k."""
     from hisparse_sim.simulator import sweep
@@ -124,6 +147,16 @@ def replayed(path: Path, top_k: int) -> dict[str, Any]:
         },
         "miss_percent": misses,
     }  # fmt: skip
+
+
+def describe_gpu() -> dict[str, Any]:
+    """Return the GPU's name and the most memory that was in use; nothing without one."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return {}
+    peak_gib = round(torch.cuda.max_memory_allocated() / 2**30, 1)
+    return {"gpu": torch.cuda.get_device_name(), "peak_gpu_memory_gib": peak_gib}
 
 
 def tell(what: str, done: int, total: int, more: str = "") -> None:
@@ -158,8 +191,8 @@ def main(paths: Sequence[Path], output: Path, **given: Any) -> None:
     output.mkdir(parents=True, exist_ok=True)
     loaded = models.load(given["model"])
     length = given["prompt_len"] + given["steps"]
-    documents = [loaded.tokenizer(text)["input_ids"] for path in paths for text in read(path)]
-    texts = cut(documents, length, given["held_out"])
+    documents = loaded.tokenizer([text for path in paths for text in read(path)])["input_ids"]
+    texts = cut(documents, length, given["held_out"], given["seed"])
     tell("sequences", len(texts.training), len(texts.training), f"of {length} tokens")
     seconds = {}
     started = time.perf_counter()
@@ -170,12 +203,14 @@ def main(paths: Sequence[Path], output: Path, **given: Any) -> None:
         started = time.perf_counter()
 
     losses = []
+    held_out_loss = {"given": loss_by_quarter(loaded, texts.held_out)}
     if given["stretch_steps"]:
         losses = stretch(
             loaded, texts.training, given["rotary_base"], given["stretch_steps"],
             given["stretch_rate"],
         )  # fmt: skip
         lap("stretch")
+        held_out_loss["stretched"] = loss_by_quarter(loaded, texts.held_out)
     indexers = train(
         loaded,
         texts.training,
@@ -210,14 +245,16 @@ def main(paths: Sequence[Path], output: Path, **given: Any) -> None:
         lap(f"replay {name}")
     result = {
         "parameters": given,
+        "texts": [path.name for path in paths],
         "sequences": {"training": len(texts.training), "held_out": len(texts.held_out)},
         "loss": {"first": losses[0], "last": losses[-1]} if losses else None,
+        "held_out_loss_by_quarter": held_out_loss,
         "quality": done.about["quality"],
         "quality_by_layer": {index: asdict(each) for index, each in quality.items()},
         "traces": traces,
         "seconds": seconds,
         "machine": describe_machine(),
-        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        **describe_gpu(),
         "versions": describe_versions("torch", "transformers", "hisparse-sim"),
     }
     (output / "result.json").write_text(json.dumps(result, indent=2) + "\n")
