@@ -3,7 +3,7 @@ docs/semantics.md)."""
 
 import hashlib
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import index
 from os import PathLike
 
@@ -18,6 +18,9 @@ from hisparse_sim.traces import Demand, Trace, TraceError, open_trace
 
 STARTS = ("staged", "direct")
 MAX_BUFFER_SIZE = 32767  # the engine holds slot ids in int16
+
+# Of a table per position. A seq_len above it is longer than any context, and rows list few of them.
+_LARGEST_TABLE = 1 << 24
 
 _NOTHING = np.empty(0, np.int32)
 
@@ -123,7 +126,6 @@ def replay_part(
             f"{demand.step[int(lengths.argmax())]} demands {longest} positions at once, more than "
             f"a buffer of {buffer_size} holds; choose a larger buffer"
         )
-    rows = _rows(demand)
     steps = len(demand.step)
     # Short steps come first, since seq_len never shrinks; in them everything is resident.
     first = int(np.searchsorted(demand.seq_len, buffer_size, side="right"))
@@ -133,6 +135,9 @@ def replay_part(
     if first < steps:
         # Every index below fits: positions are under the last seq_len, initial tokens under B.
         positions = max(int(demand.seq_len[-1]), buffer_size)
+        if positions > _LARGEST_TABLE:
+            demand, positions = _renumbered(demand, buffer_size)
+        rows = _rows(demand)
         filled = start == "staged" or demand.prompt_len <= buffer_size or first > 0
         slot = np.full(positions + 1, buffer_size, np.uint16)
         token = np.full(buffer_size + 1, positions, np.uint32)
@@ -193,6 +198,20 @@ def no_steps(traces: Iterable[Trace], steps: tuple[int, int] | None) -> TraceErr
     names = ", ".join(str(trace.path) for trace in traces)
     first, stop = steps or (0, 0)
     return TraceError(f"{names} has no steps from {first} to {stop - 1} in what is selected")
+
+
+def _renumbered(demand: Demand, buffer_size: int) -> tuple[Demand, int]:
+    """Number positions by their rank among those that occur; return how many there are as well.
+
+    Ranks keep the order, and the tokens that may fill the buffer at the start keep their numbers.
+    """
+    known = np.union1d(np.arange(buffer_size, dtype=np.int32), demand.positions)
+    newest = demand.seq_len - 1
+    rank = np.searchsorted(known, newest)
+    rank[known[np.minimum(rank, len(known) - 1)] != newest] = len(known)
+    positions = np.searchsorted(known, demand.positions).astype(np.int32)
+    seq_len = (rank + 1).astype(np.int32)
+    return replace(demand, positions=positions, seq_len=seq_len), len(known)
 
 
 def _rows(demand: Demand) -> Rows:

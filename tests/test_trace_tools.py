@@ -154,7 +154,7 @@ def test_sample_drops_requests_without_rows(tmp_path: Path) -> None:
         traces.sample(trace, tmp_path / "none.parquet", steps=(500, 600))
     with pytest.raises(TraceError, match="has no layer 7"):
         traces.sample(trace, tmp_path / "none.parquet", layers=[7])
-    with pytest.raises(TraceError, match="it is the trace that is read"):
+    with pytest.raises(TraceError, match="it is read for this"):
         traces.sample(trace, trace.path)
     assert not (tmp_path / "none.parquet").exists()
 

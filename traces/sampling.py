@@ -5,7 +5,10 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from hisparse_sim.traces.errors import TraceError
+from hisparse_sim.traces.files import refuse_input, refuse_unwritable
 from hisparse_sim.traces.reader import Part, Trace
 from hisparse_sim.traces.writer import TraceWriter
 
@@ -19,24 +22,25 @@ def sample(
 ) -> Path:
     """Write the rows of these requests, layers and steps (first, stop) to a new file.
 
-    None keeps all. The metadata stays true: it keeps provenance and source, the prompt_len of
-    the requests kept (written down if it had to be taken from the first row, which may now be
-    cut off), and its notes tell the file it was cut from and how.
+    None keeps all. The new file replays to the counts that the same selection of the old one has.
+    The metadata stays true: it keeps provenance and source, the prompt_len of the requests kept
+    (written down if it had to be taken from the first row, which may now be cut off), and its
+    notes tell the file it was cut from and how.
 
-    Raises TraceError for a request or layer that the trace does not have, if no row is left,
-    or if `out` cannot be written.
+    Raises TraceError for a request or layer that the trace does not have, if no row is left, if
+    layers with different prompts lose their first rows, or if `out` cannot be written.
     """
-    if Path(out).exists() and Path(out).samefile(trace.path):
-        raise TraceError(f"{out} cannot be written: it is the trace that is read")
+    refuse_unwritable(out)
+    refuse_input(out, [trace.path])
     parts = trace.select(requests, layers)
     optional = [name for name in ("scores", "next_positions") if name in trace.columns]
-    prompt_len = _prompt_lengths(trace, parts, steps)
-    if not prompt_len:
+    kept, prompt_len = _prompt_lengths(trace, parts, steps)
+    if not kept:
         raise TraceError(f"{trace.path} has no rows with steps {_shown(steps)}")
     cut = {
         "from": trace.path.name,
         "sha256": trace.sha256,
-        "requests": sorted(prompt_len) if requests is not None else None,
+        "requests": kept if requests is not None else None,
         "layers": sorted({part.layer for part in parts}) if layers is not None else None,
         "steps": None if steps is None else list(steps),
     }
@@ -57,14 +61,30 @@ def _shown(steps: tuple[int, int] | None) -> str:
 
 def _prompt_lengths(
     trace: Trace, parts: tuple[Part, ...], steps: tuple[int, int] | None
-) -> dict[str, int]:
-    """Return request -> tokens for those that keep a row: it heads the file that is written."""
-    lengths: dict[str, int] = {}
+) -> tuple[list[str], dict[str, int]]:
+    """Return the requests that keep a row, and their tokens: both head the file that is written.
+
+    Without metadata each layer has its own prompt_len, by its first row. Layers that differ are
+    left without, and need their first rows.
+    """
+    lengths: dict[str, set[int]] = {}
+    headless: set[str] = set()
     for part in parts:
         step, seq_len = trace.read_steps(part)
-        if steps is not None and not ((step >= steps[0]) & (step < steps[1])).any():
-            continue
-        known = trace.metadata.prompt_len.get(part.request)
-        first = int(seq_len[0]) - 1 if known is None else known
-        lengths[part.request] = min(first, lengths.get(part.request, first))
-    return lengths
+        within = np.ones(len(step), bool)
+        if steps is not None:
+            within = (step >= steps[0]) & (step < steps[1])
+        if within.any():
+            known = trace.metadata.prompt_len.get(part.request, int(seq_len[0]) - 1)
+            lengths.setdefault(part.request, set()).add(known)
+            if not within[0]:
+                headless.add(part.request)
+    for request in headless:
+        if len(lengths[request]) > 1:
+            raise TraceError(
+                f"{trace.path}: request {request!r} has no prompt_len and its layers begin with "
+                f"different seq_len, so that it cannot be told when their first steps are cut "
+                f"off; cut one layer at a time"
+            )
+    agreed = {request: known.pop() for request, known in lengths.items() if len(known) == 1}
+    return sorted(lengths), agreed
