@@ -11,6 +11,7 @@ import click
 from hisparse_sim.traces.files import refuse_input
 from hisparse_sim.traces.options import (
     Group,
+    chosen_requests,
     expand,
     note,
     open_traces,
@@ -176,8 +177,9 @@ def sample(path: str, output: Path, provenance: str | None, **selection: Any) ->
     """
     from hisparse_sim.traces import sample as cut
 
-    opened = open_traces([path], provenance)[0]
-    cut(opened, output, **selection)
+    opened = open_traces([path], provenance)
+    selection["requests"] = chosen_requests(selection["requests"], opened)
+    cut(opened[0], output, **selection)
     note(f"wrote {output}", quiet=False)
 
 

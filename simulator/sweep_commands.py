@@ -10,6 +10,7 @@ from hisparse_sim.simulator.setting_options import kernel_option, kv_dtype_optio
 from hisparse_sim.traces.files import refuse_input
 from hisparse_sim.traces.options import (
     FILE_FORMATS,
+    chosen_requests,
     combined,
     note,
     open_traces,
@@ -154,6 +155,7 @@ def sweep(
     }
     form = output_form(form, output)
     opened = open_traces(traces, options.pop("provenance"))
+    options["requests"] = chosen_requests(options["requests"], opened)
     if output is not None:
         refuse_input(output, (trace.path for trace in opened))
     model_name, link = options.pop("model"), options.pop("link")
@@ -245,6 +247,7 @@ def curve(
         figures.check_suffix(path)
         output_form(None, path)
     opened = open_traces(traces, options.pop("provenance"))
+    options["requests"] = chosen_requests(options["requests"], opened)
     if len(opened) > 1:
         raise click.UsageError("curve takes one trace")
     refuse_input(path, [opened[0].path])

@@ -1,5 +1,6 @@
 """Result rows as a table on the terminal or as csv, json, jsonl or parquet."""
 
+import csv
 import json
 import math
 import sys
@@ -56,7 +57,14 @@ def write_rows(rows: pd.DataFrame, form: str, output: Path | None) -> None:
 
 
 def _csv(rows: pd.DataFrame) -> str:
-    return rows.to_csv(index=False, lineterminator="\n")
+    # A writer that ends lines with \n alone leaves \r bare, and every reader breaks the line there.
+    texts = (column for _, column in rows.items() if not pd.api.types.is_numeric_dtype(column))
+    bare = any(isinstance(value, str) and "\r" in value for column in texts for value in column)
+    return rows.to_csv(
+        index=False,
+        lineterminator="\n",
+        quoting=csv.QUOTE_NONNUMERIC if bare else csv.QUOTE_MINIMAL,
+    )
 
 
 def _records(rows: pd.DataFrame) -> list[dict[str, Any]]:

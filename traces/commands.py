@@ -10,6 +10,7 @@ import click
 from hisparse_sim.traces.files import refuse_input
 from hisparse_sim.traces.options import (
     Group,
+    chosen_requests,
     combined,
     note,
     provenance_option,
@@ -247,9 +248,9 @@ def export(
 
     refuse_input(output, [path])
     form = form or ("csv" if output.suffix.lower() == ".csv" else "oraclegeneral")
-    accesses = run(
-        open_trace(path, provenance), output, form, **selection, progress=_progress("parts", quiet)
-    )
+    opened = open_trace(path, provenance)
+    selection["requests"] = chosen_requests(selection["requests"], [opened])
+    accesses = run(opened, output, form, **selection, progress=_progress("parts", quiet))
     note(f"wrote {accesses} accesses to {output}", quiet)
 
 

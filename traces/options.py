@@ -4,7 +4,7 @@ Data goes to stdout, notes and progress to stderr. Nothing here loads a heavy li
 """
 
 import glob
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -72,8 +72,9 @@ class Group(click.Group):
             ) from error
 
 
-def several(kind: type[Any]) -> Callable[..., tuple[Any, ...] | None]:
-    """Return a callback for options that are repeated or hold values separated by commas."""
+def several(kind: type[Any], distinct: bool = True) -> Callable[..., tuple[Any, ...] | None]:
+    """Return a callback for options that are repeated or hold values separated by commas; each
+    value counts once, unless not `distinct`."""
 
     def parse(
         ctx: click.Context, parameter: click.Parameter, given: Sequence[str]
@@ -86,9 +87,24 @@ def several(kind: type[Any]) -> Callable[..., tuple[Any, ...] | None]:
                 values.append(kind(text.strip()))
             except ValueError:
                 raise click.BadParameter(f"{text!r} is not {_NAME_OF[kind]}") from None
-        return tuple(dict.fromkeys(values))
+        return tuple(dict.fromkeys(values) if distinct else values)
 
     return parse
+
+
+def chosen_requests(
+    given: Sequence[str] | None, traces: Iterable["Trace"]
+) -> tuple[str, ...] | None:
+    """Return the request ids that values of --request name: a whole value that is an id of a
+    trace, else each of its parts between commas."""
+    if given is None:
+        return None
+    known = {request for trace in traces for request in trace.requests}
+    chosen: list[str] = []
+    for text in given:
+        pieces = [text] if text in known else text.split(",")
+        chosen += [piece if piece in known else piece.strip() for piece in pieces]
+    return tuple(dict.fromkeys(chosen))
 
 
 _NAME_OF = {int: "a whole number", str: "a name", float: "a number"}
@@ -102,7 +118,7 @@ def step_range(
         return None
     first, colon, stop = given.partition(":")
     try:
-        steps = int(first or 0), int(stop or 2**31 - 1)
+        steps = int(first or 0), int(stop or 2**31)
     except ValueError:
         steps = (0, 0)
     if not colon or steps[0] >= steps[1]:
@@ -127,7 +143,13 @@ provenance_option = click.option(
     help="Where the positions come from, for a trace that does not say.",
 )
 selection_options = combined(
-    click.option("--request", "requests", multiple=True, callback=several(str), help="Only these."),
+    click.option(
+        "--request",
+        "requests",
+        multiple=True,
+        callback=lambda ctx, parameter, given: given or None,  # see `chosen_requests`
+        help="Only these; repeat, or separate by commas where an id has none.",
+    ),
     click.option("--layer", "layers", multiple=True, callback=several(int), help="Only these."),
     click.option(
         "--steps", callback=step_range, metavar="FIRST:STOP", help="Only steps FIRST..STOP-1."
