@@ -33,10 +33,17 @@ def wrong_column(schema: pa.Schema) -> str | None:
         found = schema.names.count(name)
         if found > 1:
             return f"has {found} columns called {name}"
-        if found and not _casts(name, schema.field(name).type):
+        if name in OPTIONAL and name not in present(schema):
+            continue
+        if not _casts(name, schema.field(name).type):
             found_type = schema.field(name).type
             return f"has column {name} of type {found_type}, expected {_EXPECTED[name]}"
     return None
+
+
+def present(schema: pa.Schema) -> frozenset[str]:
+    """Return the columns that hold anything: pandas gives one of nothing but None the type null."""
+    return frozenset(field.name for field in schema if not pa.types.is_null(field.type))
 
 
 def _casts(name: str, found: pa.DataType) -> bool:
@@ -51,13 +58,14 @@ def _casts(name: str, found: pa.DataType) -> bool:
         return bool(
             pa.types.is_string(found)
             or pa.types.is_large_string(found)
+            or str(found) == "string_view"
             or pa.types.is_integer(found)
         )
-    if name == "scores":
-        return bool(is_list and pa.types.is_floating(found.value_type))
-    if name in ("positions", "next_positions"):
-        return bool(is_list and pa.types.is_integer(found.value_type))
-    return bool(pa.types.is_integer(found))
+    if name not in ("scores", "positions", "next_positions"):
+        return bool(pa.types.is_integer(found))
+    fits = pa.types.is_floating if name == "scores" else pa.types.is_integer
+    # Lists that are all empty may have elements of type null.
+    return bool(is_list and (fits(found.value_type) or pa.types.is_null(found.value_type)))
 
 
 def request_codes(chunks: Sequence[pa.Array], known: dict[str, int]) -> Longs:
@@ -67,10 +75,13 @@ def request_codes(chunks: Sequence[pa.Array], known: dict[str, int]) -> Longs:
         if not pa.types.is_dictionary(chunk.type):
             chunk = chunk.dictionary_encode()
         _refuse_null(chunk, row, "request")
-        values = chunk.dictionary
+        values, indices = chunk.dictionary, chunk.indices.to_numpy()
+        if len(values) > len(indices):  # the names of a whole row group, for a few of its rows
+            used, indices = np.unique(indices, return_inverse=True)
+            values = values.take(pa.array(used))
         names = (values if pa.types.is_string(values.type) else values.cast("string")).to_pylist()
         table = [-1 if name is None else known.setdefault(name, len(known)) for name in names]
-        codes.append(np.array(table, dtype=np.int64)[chunk.indices.to_numpy()])
+        codes.append(np.array(table, dtype=np.int64)[indices])
         if (codes[-1] < 0).any():
             raise RowError(row + int(codes[-1].argmin()), "request is null")
     return np.concatenate(codes)
@@ -83,7 +94,7 @@ def integers(chunks: Sequence[pa.Array], name: str, dtype: type[np.integer[Any]]
         if pa.types.is_dictionary(chunk.type):
             chunk = chunk.dictionary_decode()
         _refuse_null(chunk, row, name)
-        values, misfit = _narrow(_view(chunk), dtype)
+        values, misfit = narrow(_view(chunk), dtype)
         if misfit is not None:
             raise RowError(
                 row + misfit[0], f"{name} is {misfit[1]}, which {dtype.__name__} cannot hold"
@@ -116,7 +127,7 @@ def lists(
         if elements.null_count:
             at = _row_of(offsets, pc.index(elements.is_null(), True).as_py())
             raise RowError(row + at, f"{name} holds a null")
-        values, misfit = _narrow(_view(elements), dtype)
+        values, misfit = narrow(_view(elements), dtype)
         if misfit is not None:
             at = _row_of(offsets, misfit[0])
             raise RowError(
@@ -152,26 +163,32 @@ def _view(array: pa.Array) -> NDArray[Any]:
     `to_numpy` marks its result read-only, which for Numba is another type: every kernel would be
     compiled twice.
     """
+    if len(array) == 0:
+        return np.empty(0, dtype=np.int8)
     data = array.buffers()[1]
     dtype = np.dtype(array.type.to_pandas_dtype())
-    if len(array) == 0 or data is None:
-        return np.empty(0, dtype=dtype)
-    return np.frombuffer(data, dtype=dtype, count=len(array), offset=array.offset * dtype.itemsize)
+    return np.frombuffer(
+        data or b"", dtype=dtype, count=len(array), offset=array.offset * dtype.itemsize
+    )
 
 
-def _narrow(
+def narrow(
     values: NDArray[Any], dtype: type[np.generic]
-) -> tuple[NDArray[Any], tuple[int, int] | None]:
-    """Return the values as `dtype`, or the first (index, value) that it cannot hold."""
+) -> tuple[NDArray[Any], tuple[int, int | float] | None]:
+    """Return the values as `dtype`, and the first (index, value) that it cannot hold."""
     if values.dtype == dtype:
         return values, None
+    with np.errstate(over="ignore"):
+        narrowed = values.astype(dtype)
     if np.issubdtype(dtype, np.integer):
         limits = np.iinfo(dtype)  # type: ignore[type-var]
         misfits = (values < limits.min) | (values > limits.max)
-        if misfits.any():
-            index = int(misfits.argmax())
-            return values, (index, int(values[index]))
-    return values.astype(dtype), None
+    else:
+        misfits = np.isinf(narrowed) & np.isfinite(values)
+    if not misfits.any():
+        return narrowed, None
+    index = int(misfits.argmax())
+    return narrowed, (index, values[index].item())
 
 
 def _joined(pieces: list[NDArray[Any]], dtype: type[np.generic]) -> NDArray[Any]:

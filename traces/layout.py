@@ -50,6 +50,11 @@ def decoding(path: Path, place: str = "") -> Iterator[None]:
         if isinstance(error, OSError) and error.errno is not None:
             raise TraceError(f"{path} cannot be read: {os.strerror(error.errno)}") from error
         reason = " ".join(str(error).split())[:200] or type(error).__name__
+        if reason.startswith("Not yet implemented"):
+            raise TraceError(
+                f"{path}{place} is encoded in a way that pyarrow cannot decode ({reason}); write "
+                f"it again with plain or dictionary encoding"
+            ) from error
         raise TraceError(
             f"{path}{place} cannot be decoded ({reason}): the file is damaged or incomplete; "
             f"fetch or write it again"
@@ -57,38 +62,58 @@ def decoding(path: Path, place: str = "") -> Iterator[None]:
 
 
 def open_parquet(
-    path: Path, metadata: pq.FileMetaData | None = None, buffer_bytes: int = 0
+    path: Path,
+    metadata: pq.FileMetaData | None = None,
+    dictionary: Sequence[str] = (),
+    buffer_bytes: int = 0,
 ) -> pq.ParquetFile:
     """Open a Parquet file for reads that do not start threads of their own.
 
     Each call opens the file anew (50 us with `metadata`): a ParquetFile may not be shared
-    between threads. Checksums of pages are verified where the file has them. With `buffer_bytes`
-    a column is read from the disk bit by bit, else a row group's column at once.
+    between threads. Checksums of pages are verified where the file has them. `dictionary`: columns
+    of the file that come as DictionaryArray. With `buffer_bytes` a column is read from the disk
+    bit by bit, else a row group's column at once.
     """
     with decoding(path):
         return pq.ParquetFile(
             pa.OSFile(str(path)),  # a path would first be looked up in pyarrow's file systems
             metadata=metadata,
-            # Not before the schema is known to have the column: pyarrow looks it up at once.
-            read_dictionary=None if metadata is None else ["request"],
+            read_dictionary=list(dictionary),
             pre_buffer=False,
             buffer_size=buffer_bytes,
             page_checksum_verification=True,
         )
 
 
-def find_parts(path: Path, footer: pq.FileMetaData) -> tuple[Part, ...]:
+def lay_out(path: Path, footer: pq.FileMetaData) -> tuple[tuple[Part, ...], "Groups"]:
+    """Return the parts of a file in file order, and the groups that hold their rows.
+
+    Raises TraceError if there are no rows, or if they are not grouped by request and, within it,
+    by rising layer.
+    """
+    dictionary = ["request"]
+    try:
+        parts = _find_parts(path, footer, dictionary)
+    except TraceError as error:
+        if error.__cause__ is None:
+            raise
+        dictionary = []  # pyarrow decodes some encodings of other writers to plain strings only
+        parts = _find_parts(path, footer, dictionary)
+    if not parts:
+        raise TraceError(f"{path} holds no rows")
+    return parts, Groups(path, footer, max(part.rows for part in parts), dictionary)
+
+
+def _find_parts(path: Path, footer: pq.FileMetaData, dictionary: Sequence[str]) -> tuple[Part, ...]:
     """Return the parts of a file in file order.
 
     They are found in the two columns themselves (70 us a row group). The statistics of the row
     groups would do for files of our writer and are read several times faster, but pyarrow ends
     the process when they are damaged.
-
-    Raises TraceError if the rows are not grouped by request and, within it, by rising layer.
     """
     parts: list[Part] = []
     finished: set[str] = set()
-    for request, layer, rows in _runs(path, footer):
+    for request, layer, rows in _runs(path, footer, dictionary):
         last = parts[-1] if parts else None
         if last is not None and last.request == request and last.layer == layer:
             parts[-1] = Part(request, layer, last.first_row, last.rows + rows)
@@ -110,12 +135,14 @@ def find_parts(path: Path, footer: pq.FileMetaData) -> tuple[Part, ...]:
     return tuple(parts)
 
 
-def _runs(path: Path, footer: pq.FileMetaData) -> Iterator[tuple[str, int, int]]:
+def _runs(
+    path: Path, footer: pq.FileMetaData, dictionary: Sequence[str]
+) -> Iterator[tuple[str, int, int]]:
     """Yield (request, layer, rows) for runs of equal rows, in file order."""
-    known: dict[str, int] = {}
     row = 0
-    with decoding(path), open_parquet(path, footer) as file:
+    with decoding(path), open_parquet(path, footer, dictionary) as file:
         for batch in file.iter_batches(columns=["request", "layer"], use_threads=False):
+            known: dict[str, int] = {}
             try:
                 codes = request_codes([batch.column("request")], known)
                 layers = integers([batch.column("layer")], "layer", np.int16)
@@ -137,9 +164,16 @@ class Groups:
     reading part after part decodes it once, without ever holding the whole group.
     """
 
-    def __init__(self, path: Path, metadata: pq.FileMetaData, largest_part: int) -> None:
+    def __init__(
+        self,
+        path: Path,
+        metadata: pq.FileMetaData,
+        largest_part: int,
+        dictionary: Sequence[str],
+    ) -> None:
         self.path = path
         self.metadata = metadata
+        self.dictionary = dictionary  # see `open_parquet`
         rows = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
         self.starts = np.cumsum([0, *rows], dtype=np.int64)  # [groups + 1] first row of each
         # As many parts as threads may ask for out of turn.
@@ -167,7 +201,7 @@ class Groups:
                 continue
             first, stop = max(begin, first_row), min(end, first_row + rows)
             if (first, stop) == (begin, end):
-                with open_parquet(self.path, self.metadata) as file:
+                with open_parquet(self.path, self.metadata, self.dictionary) as file:
                     pieces = [file.read_row_group(group, columns=list(columns), use_threads=False)]
             else:
                 pieces = self._read_shared(group, first - begin, stop - begin, tuple(columns))
@@ -204,7 +238,7 @@ class _Cursor:
         # (The header of a column would say how many positions there are, but a damaged one ends
         # the process.)
         batch_rows = max(1, BATCH_BYTES * header.num_rows // max(1, header.total_byte_size))
-        file = open_parquet(groups.path, groups.metadata, buffer_bytes=BATCH_BYTES)
+        file = open_parquet(groups.path, groups.metadata, groups.dictionary, BATCH_BYTES)
         self._batches = file.iter_batches(
             batch_size=batch_rows, row_groups=[group], columns=list(columns), use_threads=False
         )

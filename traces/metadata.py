@@ -45,6 +45,7 @@ class Metadata:
             raise TraceError(f"its metadata is not valid JSON ({error})") from None
         if not isinstance(found, dict):
             raise TraceError("its metadata is not a JSON object")
+        _refuse_surrogates(found)
         version = found.get("version")
         if version != VERSION or isinstance(version, bool):
             raise TraceError(
@@ -74,8 +75,24 @@ class Metadata:
         return cls(**values, notes=found.get("notes"))
 
     def to_json(self) -> str:
-        """Return the JSON text that `from_json` reads."""
-        return json.dumps(asdict(self))
+        """Return the JSON text that `from_json` reads.
+
+        Raises TraceError if it holds text that no file or terminal can take.
+        """
+        found = asdict(self)
+        _refuse_surrogates(found)
+        return json.dumps(found)
+
+
+def _refuse_surrogates(found: dict[str, Any]) -> None:
+    """Python strings and JSON escapes can hold half a character, which nothing can print."""
+    for name, value in found.items():
+        try:
+            json.dumps([name, value], ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            raise TraceError(
+                f"its metadata gives {name!a} with a lone surrogate, which is no character"
+            ) from None
 
 
 def _whole(least: int) -> Callable[[Any], bool]:

@@ -15,13 +15,14 @@ from hisparse_sim.traces.columns import (
     OPTIONAL,
     integers,
     lists,
+    present,
     ragged,
     request_codes,
     wrong_column,
 )
 from hisparse_sim.traces.demand import Demand, Ints, Ragged
 from hisparse_sim.traces.errors import TraceError
-from hisparse_sim.traces.layout import Columns, Groups, Part, decoding, find_parts, open_parquet
+from hisparse_sim.traces.layout import Columns, Groups, Part, decoding, lay_out, open_parquet
 from hisparse_sim.traces.metadata import KEY, PROVENANCES, Metadata
 from hisparse_sim.traces.rules import RowError, Tally, check_rows, outside, strip_padding
 
@@ -47,11 +48,10 @@ def open_trace(path: str | os.PathLike[str], provenance: str | None = None) -> "
     wrong = wrong_column(schema)
     if wrong:
         raise TraceError(f"{path} {wrong}")
-    metadata = _read_metadata(path, schema.metadata or {}, provenance)
-    parts = find_parts(path, footer)
-    if not parts:
-        raise TraceError(f"{path} holds no rows")
-    groups = Groups(path, footer, max(part.rows for part in parts))
+    # Some writers fill only the latter.
+    keys = {**(schema.metadata or {}), **(footer.metadata or {})}
+    metadata = _read_metadata(path, keys, provenance)
+    parts, groups = lay_out(path, footer)
     if metadata.top_k == 0:
         metadata = replace(metadata, top_k=_longest_row(path, parts, groups))
     highest = max(part.layer for part in parts)
@@ -62,7 +62,7 @@ def open_trace(path: str | os.PathLike[str], provenance: str | None = None) -> "
             f"{path} has rows of layer {wrong_layer}, but the model has "
             f"{'no negative layers' if lowest < 0 else f'{metadata.num_layers} layers'}"
         )
-    return Trace(path, provenance, metadata, parts, frozenset(schema.names), groups)
+    return Trace(path, provenance, metadata, parts, present(schema), groups)
 
 
 class Trace:
@@ -85,7 +85,7 @@ class Trace:
         self.path = path
         self.metadata = metadata
         self.parts = parts  # in file order
-        self.columns = columns  # names of all columns of the file
+        self.columns = columns  # names of the columns that hold anything
         self._provenance = provenance
         self._groups = groups
         self._version = _file_version(path)

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from hisparse_sim.traces.columns import narrow
 from hisparse_sim.traces.demand import Demand, Longs, Ragged
 from hisparse_sim.traces.errors import TraceError
 from hisparse_sim.traces.files import atomic_path
@@ -29,8 +30,12 @@ class TraceWriter:
             writer.write(demand)
     """
 
-    def __init__(self, path: str | os.PathLike[str], metadata: Metadata) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], metadata: Metadata, source: str | None = None
+    ) -> None:
+        """`source`: where the demands come from, which errors name in place of the new file."""
         self.path = path
+        self.source = source or path
         self.metadata = metadata
         self._stack = ExitStack()
         self._file: pq.ParquetWriter | None = None
@@ -59,7 +64,7 @@ class TraceWriter:
 
         Raises TraceError if it breaks a rule of the trace file or comes out of order.
         """
-        place = f"{self.path}: request {demand.request!r}, layer {demand.layer}"
+        place = f"{self.source}: request {demand.request!r}, layer {demand.layer}"
         if demand.rows == 0:
             raise TraceError(f"{place}: there are no rows")
         self._keep_order(demand, place)
@@ -76,6 +81,10 @@ class TraceWriter:
 
     def _keep_order(self, demand: Demand, place: str) -> None:
         request, layer = demand.request, demand.layer
+        try:
+            request.encode()
+        except UnicodeEncodeError:
+            raise TraceError(f"{place}: a lone surrogate in the name is no character") from None
         if self._last is not None and self._last[0] == request:
             if layer <= self._last[1]:
                 raise TraceError(f"{place}: layers must ascend, and {self._last[1]} came before")
@@ -98,7 +107,10 @@ class TraceWriter:
             fields.append(_list_field("scores", pa.float16()))
         if self._optional[1]:
             fields.append(_list_field("next_positions", pa.int32()))
-        return pa.schema(fields, metadata={KEY: self.metadata.to_json()})
+        try:
+            return pa.schema(fields, metadata={KEY: self.metadata.to_json()})
+        except TraceError as error:
+            raise TraceError(f"{self.path}: {error}") from None
 
     def _open(self) -> pq.ParquetWriter:
         delta = ["step", "seq_len", "positions.list.element", "next_positions.list.element"]
@@ -124,10 +136,12 @@ def _list_field(name: str, element: pa.DataType) -> pa.Field:
 
 def _stripped(demand: Demand, top_k: int, place: str) -> Demand:
     """Return the demand as the rules want it, or raise TraceError."""
-    step = np.require(demand.step, np.int32, ["C", "W"])
-    seq_len = np.require(demand.seq_len, np.int32, ["C", "W"])
-    listed = _as_ragged(demand.offsets, demand.positions)
+    step = _fitting(demand.step, np.int32, f"{place}: step")
+    seq_len = _fitting(demand.seq_len, np.int32, f"{place}: seq_len")
+    listed = _as_ragged(demand.offsets, demand.positions, f"{place}: positions")
     scores = demand.scores
+    if scores is not None:
+        scores = _fitting(scores, np.float16, f"{place}: scores")
     if not len(step) == len(seq_len) == len(listed.offsets) - 1:
         raise TraceError(f"{place}: step, seq_len and offsets do not have the same rows")
     for lists in (listed, demand.next_positions):
@@ -148,16 +162,22 @@ def _stripped(demand: Demand, top_k: int, place: str) -> Demand:
         scores = None if scores is None else scores[kept]
     following = demand.next_positions
     if following is not None:
-        following, _ = strip_padding(_as_ragged(*following))
+        following, _ = strip_padding(_as_ragged(*following, f"{place}: next_positions"))
     return Demand(
         demand.request, demand.layer, demand.prompt_len, step, seq_len, *listed, scores, following
     )
 
 
-def _as_ragged(offsets: Any, values: Any) -> Ragged:
-    return Ragged(
-        np.require(offsets, np.int64, ["C", "W"]), np.require(values, np.int32, ["C", "W"])
-    )
+def _fitting(values: Any, dtype: type[np.generic], what: str) -> Any:
+    """Return an array as `dtype`, or raise TraceError if that cannot hold a value."""
+    narrowed, misfit = narrow(np.asarray(values), dtype)
+    if misfit is not None:
+        raise TraceError(f"{what} holds {misfit[1]}, which {dtype.__name__} cannot hold")
+    return np.require(narrowed, requirements=["C", "W"])
+
+
+def _as_ragged(offsets: Any, values: Any, what: str) -> Ragged:
+    return Ragged(np.require(offsets, np.int64, ["C", "W"]), _fitting(values, np.int32, what))
 
 
 def _encloses(offsets: Longs, values: Any, rows: int) -> bool:
@@ -193,9 +213,7 @@ def _table(demand: Demand, first: int, stop: int, schema: pa.Schema) -> pa.Table
         "next_positions": demand.next_positions,
     }
     if demand.scores is not None:
-        columns["scores"] = _list_array(
-            demand.offsets, np.asarray(demand.scores, np.float16), first, stop
-        )
+        columns["scores"] = _list_array(demand.offsets, demand.scores, first, stop)
     if demand.next_positions is not None:
         columns["next_positions"] = _list_array(*demand.next_positions, first, stop)
     return pa.table(
