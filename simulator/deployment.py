@@ -26,29 +26,41 @@ from hisparse_sim.simulator.steptimes import Layout
 
 RESERVE = "GPU reserve"
 
+# What loading takes beyond the parameters (rotary tables, block scales, allocator): SGLang's log of
+# GLM-5-FP8 with TP 8 says 89.58 GiB, the parameters are 88.99. https://github.com/
+# ajith-sirra-amd/Issues/blob/main/GLM-5-FP8-MI355X-SGLANG-ERROR.md. GLM-5.2-FP8 on RTX PRO 6000
+# takes 89.44, 0.97 more than its parameters: https://github.com/OpenAgentsInc/hydralisk/issues/4.
+LOADING_BYTES = 633_000_000
+
 
 def rank_weight_bytes(model: Model, layout: Layout) -> int:
-    """Bytes of weights on one GPU.
+    """Bytes of weights on one GPU, as the engine sees them after loading.
 
     Experts, dense layers and head are split over all GPUs. Data-parallel attention keeps all
     attention weights and the embedding on every GPU; tensor parallelism splits them, except the
-    down-projections and the indexer. The engine keeps the latent up-projection twice: as loaded,
-    and absorbed into queries and outputs in bf16. Gives 88.7 GiB for GLM-5.1-FP8 with TP 8;
-    SGLang's cookbook says about 89 GB.
+    down-projections and the indexer. Routers, and the indexer's projections to keys and head
+    weights, are whole on every GPU and in bf16. The engine keeps the latent up-projection twice: as
+    loaded, and absorbed into queries and outputs in bf16. Read from SGLang 0.5.23:
+    srt/models/deepseek_v2.py, srt/models/deepseek_common/deepseek_weight_loader.py,
+    srt/layers/attention/dsa/dsa_indexer.py.
     """
     counts = model.parameters()
     up = model.kv_lora_rank * model.heads * (model.nope_dim + model.value_dim) * model.layers
-    unsplit = model.layers * model.hidden * (
-        model.q_lora_rank + model.kv_lora_rank + model.rope_dim
-    ) + model.indexer_layers * (
-        model.q_lora_rank * model.index_heads * model.index_dim
-        + model.hidden * (model.index_dim + model.index_heads)
+    to_keys = model.indexer_layers * model.hidden * (model.index_dim + model.index_heads)
+    unsplit = (
+        model.layers * model.hidden * (model.q_lora_rank + model.kv_lora_rank + model.rope_dim)
+        + model.indexer_layers * model.q_lora_rank * model.index_heads * model.index_dim
     )
     tp = layout.attention_tp
-    attention = (unsplit + (counts.attention - unsplit) / tp) * model.weight_bytes + 2 * up / tp
-    split = counts.experts * model.expert_weight_bytes + counts.dense * model.weight_bytes
-    embedding = 2 * counts.embedding / tp
-    return round(attention + (split + 2 * counts.head) / layout.gpus + embedding)
+    attention = (unsplit + (counts.attention - unsplit - to_keys) / tp) * model.weight_bytes
+    router = (model.layers - model.dense_layers) * model.hidden * model.experts
+    split = (
+        counts.experts * model.expert_weight_bytes
+        + (counts.dense - router) * model.weight_bytes
+        + 2 * counts.head
+    )
+    whole = 2 * (router + to_keys + (up + counts.embedding) / tp)
+    return round(attention + split / layout.gpus + whole) + LOADING_BYTES
 
 
 @dataclass(frozen=True)
@@ -63,7 +75,9 @@ class Deployment:
     pool_bytes: int | None = None  # device pool of one GPU
     host_bytes: int | None = None  # host memory of one GPU's rank
     host_reserve_bytes: int = 10_000_000_000  # of the node's host memory, not for pools
-    keys_budgeted: str = "all"  # "once": engines before July 2026, see memory.capacity
+    # "once": engines before July 2026, see memory.capacity; these also scaled the future tokens of
+    # running requests of a fixed length when they admitted another, see admission.py.
+    keys_budgeted: str = "all"
 
     def __post_init__(self) -> None:
         if not 0 < self.mem_fraction_static < 1:
@@ -124,12 +138,7 @@ class Deployment:
     def baseline_tokens(self) -> int:
         """Tokens of KV on one rank without HiSparse."""
         self.check_weights()
-        return baseline_pool_tokens(
-            self.device_pool_bytes,
-            self.model.layers,
-            self.item_bytes,
-            self.model.indexer_key_bytes,
-        )
+        return baseline_pool_tokens(self.model, self.kv_dtype, self.device_pool_bytes)
 
     def pool_tokens(self, ratio: int) -> int:
         """P of one rank under HiSparse."""

@@ -1,6 +1,9 @@
 """How much memory a request takes under HiSparse, and how many requests one GPU holds.
 
-As the engine allocates (SGLang 0.5.23, hisparse_coordinator.py and its memory pools), per GPU rank.
+As the engine allocates, per GPU rank. Read from SGLang 0.5.23, files under sglang/srt:
+managers/hisparse_coordinator.py (hot buffers, tables), mem_cache/allocator/hisparse.py,
+mem_cache/hisparse_memory_pool.py, model_executor/pool_configurator.py (bytes of a token),
+mem_cache/pool_host/base.py (host pool), managers/tp_worker.py (longest request).
 Letters: P device pool in tokens, R host_to_device_ratio, B device_buffer_size, L layers (shared
 ones too). The device pool stores KV items for P tokens, but indexer keys for all P * R tokens that
 the host pool can hold: a larger R makes P smaller.
@@ -33,11 +36,12 @@ def device_pool_tokens(
     return pool_bytes // per_token // PAGE_TOKENS * PAGE_TOKENS
 
 
-def baseline_pool_tokens(
-    pool_bytes: int, layers: int, item_bytes: int, key_bytes: int = 132
-) -> int:
-    """Tokens that the same bytes hold without HiSparse: item and key of every token on the GPU."""
-    return device_pool_tokens(pool_bytes, layers, item_bytes, 1, key_bytes)
+def baseline_pool_tokens(model: Model, kv_dtype: str, pool_bytes: int) -> int:
+    """Tokens that the same bytes hold without HiSparse: every item and key on the GPU.
+
+    Shared layers have no keys then (mem_cache/kv_cache_configurator.py).
+    """
+    return pool_bytes // full_kv_bytes(model, kv_dtype, PAGE_TOKENS) * PAGE_TOKENS
 
 
 def host_pool_bytes(pool_tokens: int, ratio: int, layers: int, item_bytes: int) -> int:
@@ -46,10 +50,12 @@ def host_pool_bytes(pool_tokens: int, ratio: int, layers: int, item_bytes: int) 
 
 
 def device_tokens(tokens: int, device_buffer_size: int) -> int:
-    """Device tokens of a decoding request: B and the reserved page; a short one its pages."""
-    if tokens <= device_buffer_size:
-        return pages(tokens)
-    return device_buffer_size + PAGE_TOKENS
+    """Device tokens of a decoding request: B and the reserved page; a short one its pages.
+
+    The reserved page comes with the last page of the buffer, not only beyond B.
+    """
+    held = pages(tokens)
+    return held if held < device_buffer_size else device_buffer_size + PAGE_TOKENS
 
 
 def hot_buffer_bytes(model: Model, kv_dtype: str, device_buffer_size: int) -> int:
@@ -64,24 +70,28 @@ def request_host_bytes(model: Model, kv_dtype: str, tokens: int) -> int:
 
 
 def indexer_bytes(model: Model, tokens: int) -> int:
-    """Device bytes of a request's indexer keys over all layers, in whole pages."""
+    """Device bytes of a request's indexer keys under HiSparse, over all layers, in whole pages."""
     return pages(tokens) * model.layers * model.indexer_key_bytes
 
 
 def full_kv_bytes(model: Model, kv_dtype: str, tokens: int) -> int:
     """Device bytes of a request that keeps everything on the GPU: items and indexer keys."""
-    return request_host_bytes(model, kv_dtype, tokens) + indexer_bytes(model, tokens)
+    keys = pages(tokens) * model.indexer_layers * model.indexer_key_bytes
+    return request_host_bytes(model, kv_dtype, tokens) + keys
 
 
 def slot_table_bytes(model: Model, device_buffer_size: int) -> int:
     """Bytes of the engine's tables per request slot, outside the device pool.
 
-    Per layer a 64-bit token and location for each of the B + 64 slots and a 16-bit order of the B
-    slots; per request a 64-bit host location for every token of the context and for every slot.
+    Per layer a 32-bit token and location for each of the B + 64 slots and a 16-bit order of the B
+    slots; per request a 64-bit host location for every token of the context and for every slot, two
+    32-bit lists of the top-k, and with shared layers a plan (64 and 32 bits a miss, and a count).
     """
     slots = device_buffer_size + PAGE_TOKENS
     per_layer = 8 * slots + 2 * device_buffer_size
-    return model.layers * per_layer + 8 * (model.context + PAGE_TOKENS) + 8 * slots
+    plan = 12 * model.top_k + 4 if model.indexer_layers < model.layers else 0
+    of_request = 8 * (model.context + PAGE_TOKENS) + 8 * slots + 8 * model.top_k + plan
+    return model.layers * per_layer + of_request
 
 
 def check_buffer(model: Model, device_buffer_size: int) -> None:

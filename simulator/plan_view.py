@@ -169,11 +169,16 @@ def show_served(rows: pd.DataFrame, output: Path | None = None) -> None:
         "prefill": ("prefill", _percent),
         "swap_in": ("swap-in", _percent),
     }
-    refused = [
-        f"{row['mode']}, {row['load']}: {row['refused']} requests too long, refused"
-        for row in rows[rows["refused"] > 0].to_dict("records")
+    notes = [
+        f"{row['mode']}, {row['load']}: {row[name]} {what}"
+        for row in rows.to_dict("records")
+        for name, what in (
+            ("refused", "prompts too long for a GPU's pool, refused"),
+            ("cut", "outputs cut to what a GPU's pool can hold"),
+        )
+        if row[name]
     ]
-    print_table(rows, columns, output, after="\n".join(refused))
+    print_table(rows, columns, output, after="\n".join(notes))
 
 
 def show_reproduced(rows: pd.DataFrame, output: Path | None = None) -> None:

@@ -49,6 +49,7 @@ class Setting:
     chunked_prefill_size: int = 65_536  # over all ranks
     max_running_requests: int = 480  # over all ranks
     conservativeness: float = 1.0
+    ignore_eos: bool = True  # requests of a fixed length: another admission, see admission.py
     kernel: str = "sglang"  # swap-in kernel: the engine's, or "native" for ours
     profiles: str | Path | None = None  # the user's file, for links
 
@@ -68,19 +69,23 @@ class Setting:
     @cached_property
     def pool(self) -> Pool:
         """Pool of one rank; ValueError if the engine does not start with it."""
-        model = self.deployment.model
         if self.mode == "baseline":
             tokens = self.deployment.baseline_tokens()
-            return Pool(tokens, tokens, 0, model.context, self.conservativeness)
+            return self._pool(tokens, tokens, 0)
         found = self.deployment.capacity(self.ratio, self.device_buffer_size, 1)
         if found.limit in (HOST, RESERVE):
             raise ValueError(found.reason)
+        return self._pool(found.pool_tokens, found.logical_tokens, self.device_buffer_size)
+
+    def _pool(self, device_tokens: int, logical_tokens: int, device_buffer_size: int) -> Pool:
         return Pool(
-            found.pool_tokens,
-            found.logical_tokens,
-            self.device_buffer_size,
-            model.context,
+            device_tokens,
+            logical_tokens,
+            device_buffer_size,
+            self.deployment.model.context,
             self.conservativeness,
+            self.ignore_eos,
+            scaled=self.deployment.keys_budgeted == "once",  # as old: see Deployment
         )
 
     @cached_property
@@ -124,32 +129,49 @@ class Setting:
         needs room for its prompt in the device pool if prefill runs on the same GPUs.
         """
         pool = self.pool
-        if not pool.can_ever_hold(prompt + output):
+        if not pool.can_ever_hold(prompt, output):
             return 0, "length"
         mean = pages(prompt + output // 2)
-        promise = round(min(output, CLIP_NEW_TOKENS) * FINAL_RATIO)
-        arriving = 0
-        if not self.disaggregated:
-            arriving = prompt + min(output, CLIP_NEW_TOKENS) + PAGE_TOKENS
-        if not pool.hierarchical:
-            room = (
-                (pool.device_tokens - arriving) // (mean + promise) + 1
-                if arriving
-                else (pool.device_tokens // mean)
-            )
-            found = {"device pool": max(room, 1)}
+        found = {"max-running-requests": max(self.max_running_requests // self.ranks, 1)}
+        if self.disaggregated:
+            found["device pool"] = pool.device_tokens // mean
+            if pool.hierarchical:
+                held = pool.device_buffer_size + PAGE_TOKENS
+                found["device pool"] = pool.device_tokens // held
+                found["indexer keys"] = pool.logical_tokens // mean
         else:
-            held = device_tokens(prompt + output, pool.device_buffer_size)
-            found = {
-                "indexer keys": pool.logical_tokens // mean,
-                "device pool": pool.device_tokens // held,
-            }
-            if arriving:
-                beside = (pool.device_tokens - arriving) // (held + promise) + 1
-                found["prompt room"] = max(beside, 1)
-        found["max-running-requests"] = max(self.max_running_requests // self.ranks, 1)
+            found |= self._beside_a_prompt(prompt, output, mean)
         limit = min(found, key=lambda name: found[name])
         return found[limit], limit
+
+    def _beside_a_prompt(self, prompt: int, output: int, mean: int) -> dict[str, int]:
+        """Requests that run when the last one admitted still has its prompt in the device pool.
+
+        Ends spread evenly over time, except where whole outputs are promised without HiSparse:
+        there equal requests stay in step.
+        """
+        pool = self.pool
+        clipped = min(output, CLIP_NEW_TOKENS)
+        promise = clipped * (1 - clipped / (2 * output))  # the mean of min(left, 4096)
+        arriving = pages(prompt) + PAGE_TOKENS
+        if not pool.ignore_eos:
+            arriving += clipped
+        if pool.scaled or not pool.ignore_eos:
+            promise *= FINAL_RATIO
+
+        def beside(tokens: int, each: float) -> int:
+            return max(int((tokens - arriving) // each) + 1, 1)
+
+        if not pool.hierarchical:
+            room = beside(pool.device_tokens, mean + promise)
+            if pool.ignore_eos:
+                room = max(min(room, pool.device_tokens // pages(prompt + output)), 1)
+            return {"device pool": room}
+        held = device_tokens(prompt + output, pool.device_buffer_size)
+        return {
+            "prompt room": beside(pool.device_tokens, held + promise),
+            "indexer keys": beside(pool.logical_tokens, mean + promise),
+        }
 
     def step_us(self, batch: int, context: float) -> float:
         """A decode step with `batch` requests of mean `context` on every rank, swap-in included."""
@@ -228,7 +250,7 @@ def serve_all(
     Loads are `concurrencies` (closed loop) or one `rate_per_s` (open loop). `requests` defaults to
     four times the concurrency, or 1,000. Columns: mode, load, tokens_per_s, TPOT and TTFT
     percentiles, running, waiting, the shares of the time (prefill, decode_attention, decode_rest,
-    swap_in, idle), retractions, refused, makespan_s.
+    swap_in, idle), retractions, refused, cut, makespan_s.
     """
     loads: list[tuple[int | None, float | None]] = [(c, None) for c in concurrencies]
     if rate_per_s is not None:
@@ -264,6 +286,7 @@ def serve_all(
                     "idle": served.times.idle / span,
                     "retractions": served.retractions,
                     "refused": served.refused,
+                    "cut": served.cut,
                     "makespan_s": served.makespan,
                 }
             )

@@ -111,7 +111,8 @@ class Served:
     retractions: int
     peak_device_tokens: int  # of any rank
     peak_logical_tokens: int
-    refused: int
+    refused: int  # prompts too long for an empty rank
+    cut: int  # outputs shortened to what an empty rank can hold
 
     @property
     def output_tokens_per_s(self) -> float:
@@ -167,6 +168,7 @@ class _Run:
     times: Times = field(default_factory=Times)
     finished: list[Request] = field(default_factory=list)
     refused: int = 0
+    cut: int = 0
     running_seconds: float = 0.0
     system_seconds: float = 0.0
     peak_device: int = 0
@@ -200,9 +202,13 @@ class _Run:
             elif self.due[0].arrival_s > self.now:
                 return
             request = self.due.popleft()
-            if not self.server.pool.can_ever_hold(request.prompt + request.output):
+            longest = self.server.pool.longest_output(request.prompt)
+            if longest < 1:
                 self.refused += 1
                 continue
+            if request.output > longest:
+                request.output = longest
+                self.cut += 1
             self.inside += 1
             if self.prefiller:
                 self.prefiller.queue.append(request)
@@ -305,7 +311,7 @@ class _Run:
         """Decode on all ranks until the next event."""
         busy = [rank for rank in self.ranks if rank.running]
         count = min(min(rank.shortest_left() for rank in busy), CONTEXT_STEPS)
-        if any(rank.queue for rank in self.ranks):
+        if any(rank.waits for rank in self.ranks):
             count = min(count, QUEUE_CHECK_STEPS)
         count = min(count, min(rank.steps_until_full(count) for rank in busy))
         steps = self.server.steps
@@ -368,13 +374,14 @@ class _Run:
             peak_device_tokens=self.peak_device,
             peak_logical_tokens=self.peak_logical,
             refused=self.refused,
+            cut=self.cut,
         )
 
 
 def serve(server: Server, workload: Workload) -> Served:
     """Serve all requests of `workload` and say how it went.
 
-    Requests too long for the pool are refused and counted, as the engine answers them with an
-    error. Deterministic: the same arguments give the same result.
+    Prompts too long for the pool are refused and counted, and outputs are cut and counted, as the
+    engine does. Deterministic: the same arguments give the same result.
     """
     return _Run(server, workload).run()

@@ -70,7 +70,13 @@ deployment_options = combined(
         type=click.Choice(["all", "once"]),
         default="all",
         show_default=True,
-        help="Indexer keys in the pool's size; once: engines before SGLang's pull request 31992.",
+        help="Indexer keys in the pool's size; once: engines before SGLang's pull request 31992,"
+        " which also admitted more.",
+    ),
+    click.option(
+        "--early-stops",
+        is_flag=True,
+        help="Requests may end before their limit (no ignore_eos): admitted by an estimate.",
     ),
     click.option(
         "--disaggregated", is_flag=True, help="Prefill runs on another instance like this."
@@ -173,6 +179,7 @@ def prepare(options: dict[str, Any], mode: str, policy: str) -> tuple[Setting, M
         disaggregated=options["disaggregated"],
         max_running_requests=options["max_running_requests"],
         chunked_prefill_size=options["chunked_prefill_size"],
+        ignore_eos=not options["early_stops"],
         kernel=options["kernel"],
         profiles=options["profiles"],
     )

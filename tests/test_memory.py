@@ -32,7 +32,17 @@ def test_device_pool_shrinks_as_the_ratio_grows() -> None:
     assert device_pool_tokens(100_152 * 6400, 78, 1152, 1) == 6400
     assert device_pool_tokens(100_152 * 6400 - 1, 78, 1152, 1) == 6400 - 64  # whole pages
     assert device_pool_tokens(172_224 * 6400, 78, 1152, 8) == 6400
-    assert baseline_pool_tokens(100_152 * 6400, 78, 1152) == 6400
+    assert baseline_pool_tokens(GLM, "bf16", 100_152 * 6400) == 6400
+    assert baseline_pool_tokens(GLM, "bf16", 100_152 * 6400 - 1) == 6400 - 64
+
+
+def test_shared_layers_keep_keys_under_hisparse_only() -> None:
+    # GLM-5.2: 78 items, 21 keys; with HiSparse 78 keys.
+    model = load_model("glm-5.2")
+    token = 78 * 1152 + 21 * 132
+    assert full_kv_bytes(model, "bf16", 64) == 64 * token
+    assert baseline_pool_tokens(model, "bf16", 640 * token) == 640
+    assert indexer_bytes(model, 64) == 64 * 78 * 132
 
 
 def test_host_pool_has_one_page_more() -> None:
@@ -56,21 +66,27 @@ def test_hot_buffer_of_4096_takes_about_0_4_gb() -> None:
 
 
 def test_slot_tables() -> None:
-    # 78 x (8 x 4160 + 2 x 4096) + 8 x 202,816 + 8 x 4160
-    assert slot_table_bytes(GLM, 4096) == 3_234_816 + 1_622_528 + 33_280
+    # 78 x (8 x 4160 + 2 x 4096) + 8 x 202,816 + 8 x 4160 + 8 x 2048
+    assert slot_table_bytes(GLM, 4096) == 3_234_816 + 1_622_528 + 33_280 + 16_384
+    shared = load_model("glm-5.2")  # a plan of misses: 12 x 2048 + 4
+    context = 8 * (shared.context + 64)
+    expected = 3_234_816 + context + 33_280 + 16_384 + 24_580
+    assert slot_table_bytes(shared, 4096) == expected
     assert slot_table_bytes(GLM, 4096) / 1e6 == pytest.approx(4.9, abs=0.05)
-    assert 2049 * slot_table_bytes(GLM, 4096) / 1e9 == pytest.approx(10.0, abs=0.05)
+    assert 2049 * slot_table_bytes(GLM, 4096) / 1e9 == pytest.approx(10.0, abs=0.1)
 
 
 def test_short_requests_hold_their_pages() -> None:
     assert device_tokens(100, 4096) == 128
-    assert device_tokens(4096, 4096) == 4096
+    assert device_tokens(4032, 4096) == 4032
+    assert device_tokens(4033, 4096) == 4160  # the last page brings the reserved one
+    assert device_tokens(4096, 4096) == 4160
     assert device_tokens(4097, 4096) == 4160
 
 
 def test_without_hisparse_240_gb() -> None:
     # Published: about 60 requests of 32K or 15 of 128K; the arithmetic gives 73 and 18.
-    pool = baseline_pool_tokens(240_000_000_000, 78, 1152)
+    pool = baseline_pool_tokens(GLM, "bf16", 240_000_000_000)
     assert pool // 32_768 == 73
     assert pool // 131_072 == 18
 

@@ -52,18 +52,23 @@ def setting(mode: str = "hisparse", size: int = 4096, ratio: int = 8, **more: ob
 
 
 def test_residents_by_hand() -> None:
-    # P = 97,344 at R = 8. The last prompt needs 32,768 + 4,096 + 64; beside it 4,160 + 401 each.
+    # P = 91,968 at R = 8. The last prompt needs 32,768 + 64; beside it 4,160 and, of 0 to 8,192
+    # still to come, 3,072 as the mean of min(left, 4,096). Older engines charge 0.098 of that.
     pool = setting().pool
-    assert (pool.device_tokens, pool.logical_tokens) == (97_344, 778_752)
-    assert setting().resident(32_768, 8192) == ((97_344 - 36_928) // 4561 + 1, "prompt room")
-    # Prefill elsewhere: keys for 778,752 / 36,864 = 21.1; hot buffers 97,344 / 4,160 = 23.4.
-    assert setting(disaggregated=True).resident(32_768, 8192) == (21, "indexer keys")
+    assert (pool.device_tokens, pool.logical_tokens) == (91_968, 735_744)
+    assert setting().resident(32_768, 8192) == ((91_968 - 32_832) // 7232 + 1, "prompt room")
+    early = setting(ignore_eos=False)
+    assert early.resident(32_768, 8192) == ((91_968 - 36_928) // 4461 + 1, "prompt room")
+    # Prefill elsewhere: keys for 735,744 / 36,864 = 19.9; hot buffers 91,968 / 4,160 = 22.1.
+    assert setting(disaggregated=True).resident(32_768, 8192) == (19, "indexer keys")
+    # Without HiSparse: 158,144 tokens, whole outputs promised.
+    assert setting("baseline").resident(32_768, 8192) == (158_144 // 40_960, "device pool")
     assert setting("baseline", disaggregated=True).resident(32_768, 8192) == (
-        167_488 // 36_864,
+        158_144 // 36_864,
         "device pool",
     )
     assert setting(max_running_requests=40).resident(32_768, 8192) == (5, "max-running-requests")
-    assert setting().resident(150_000, 8192) == (0, "length")
+    assert setting().resident(90_000, 8192) == (0, "length")
 
 
 def test_swap_in_near_the_measured_points() -> None:
@@ -104,9 +109,9 @@ def test_plan_chooses_and_explains() -> None:
     assert found.best is not None
     able = found.candidates[found.candidates["requests"] > 0]
     assert found.best["tokens_per_s"] >= 0.99 * able["tokens_per_s"].max()
-    assert any("without HiSparse: 4 a rank" in reason for reason in found.reasons)
+    assert any("without HiSparse: 3 a rank" in reason for reason in found.reasons)
     assert found.break_even is not None
-    assert 32 < found.break_even <= 64
+    assert 24 < found.break_even <= 64
     assert f'"device_buffer_size": {found.best["buffer"]}' in found.flags
     assert list(found.sensitivity["tokens_per_s"]) == sorted(
         found.sensitivity["tokens_per_s"], reverse=True
@@ -141,7 +146,7 @@ def test_nothing_fits() -> None:
     assert found.best is None
     assert found.reasons[0].startswith("nothing fits: 301,000 tokens exceed the longest request")
     assert found.baseline["requests"] == 0
-    assert "exceed the pool of 167,488" in found.baseline["reason"]
+    assert "exceed the pool of 158,144" in found.baseline["reason"]
 
 
 def test_small_load_needs_no_hisparse() -> None:
