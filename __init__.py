@@ -43,16 +43,22 @@ _ROOM_OF = {
 # left of the folders hides an editable install that follows.
 def _cache_folder() -> Path:
     given = os.environ.get("XDG_CACHE_HOME", "")
-    folder = Path(given if Path(given).is_absolute() else os.path.expanduser("~/.cache"))
+    home = Path(given if Path(given).is_absolute() else os.path.expanduser("~/.cache"))
+    user = os.getuid() if hasattr(os, "getuid") else 0
+    shared = Path(tempfile.gettempdir())
+    for folder in (home / "hisparse-sim", shared / f"hisparse-sim-{user}"):
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            # What lies there is run: in a folder that all may write to, it must be our own.
+            ours = folder.parent != shared or folder.stat().st_uid == user
+            if ours and os.access(folder, os.W_OK | os.X_OK):
+                return folder
+        except OSError:
+            pass  # no home, or one that nobody may write to
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if os.access(folder, os.W_OK):
-            return folder / "hisparse-sim"
+        return Path(tempfile.mkdtemp(prefix="hisparse-sim-"))
     except OSError:
-        pass  # no home, or one that nobody may write to
-    return (
-        Path(tempfile.gettempdir()) / f"hisparse-sim-{os.getuid() if hasattr(os, 'getuid') else 0}"
-    )
+        return Path(os.devnull)  # nothing is kept
 
 
 os.environ.setdefault("NUMBA_CACHE_DIR", str(_cache_folder()))

@@ -1,8 +1,8 @@
 """The one compiled replay loop, and the two passes over a trace that it needs.
 
-With `policies/hook.py` and the trace checks the only place that knows Numba. A loop is specialised
-for a policy by closing over its hook; `_STAMP` joins the closure so that editing any policy or this
-file invalidates the machine code that Numba caches on disk (it watches this file only, numba#1833).
+A loop is specialised for a policy by closing over its hook; `_STAMP` joins the closure so that
+editing any policy or this file invalidates the machine code that Numba caches on disk (it watches
+this file only, numba#1833).
 """
 
 import hashlib
@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 from numba.core import event
 
 from hisparse_sim.policies import policy as policy_types
 from hisparse_sim.policies.hook import prefetch
 from hisparse_sim.policies.policy import Indices, Policy, Positions, Slots, Step
+from hisparse_sim.traces import machine_code
 
 Offsets = npt.NDArray[np.int64]
 
@@ -135,9 +135,7 @@ def compiled(policy: Policy) -> Callable[[Rows, int, Slots, Positions, Any, Outp
     # depends on the modules of the others. What comes from elsewhere, as a policy's hook or inside
     # one that `lift` made, is not in the stamp: not cached, stale code would count wrongly.
     run.__qualname__ = f"run.{policy.name}"
-    function: Callable[[Rows, int, Slots, Positions, Any, Output], int]
-    function = njit(cache=ours, nogil=True)(run)
-    return function
+    return machine_code.compiled(run, keep=ours)
 
 
 @contextmanager
@@ -159,7 +157,7 @@ def on_compile(call: Callable[[], None]) -> Iterator[None]:
         yield
 
 
-@njit(cache=True, nogil=True)
+@machine_code.compiled
 def next_demands(rows: Rows, start: int, next_demand: Indices, first_demand: Indices) -> None:
     """Fill the two tables of `Policy.needs_future` for the rows from `start` on, reading backwards.
 

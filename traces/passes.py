@@ -1,25 +1,14 @@
-"""The passes over positions: the only module of this room that knows Numba.
+"""The passes over positions.
 
-Others import it inside the function that needs it, so that listing or opening a trace does not
+Others import this inside the function that needs it, so that listing or opening a trace does not
 load Numba. All arrays are C-contiguous; positions int32, offsets int64.
 """
 
-from collections.abc import Callable
-from typing import Any, TypeVar, cast
-
-from numba import njit
-
 from hisparse_sim.traces.demand import Ints, Longs
-
-F = TypeVar("F", bound=Callable[..., Any])
+from hisparse_sim.traces.machine_code import compiled
 
 # What `find_fault` returns as the kind.
 FINE, STEP, SEQ_LEN, SHRINKS, TOO_LONG, OUTSIDE, REPEATED = range(7)
-
-
-def compiled(function: F) -> F:
-    """Compile a plain loop; it releases the GIL and is cached on disk."""
-    return cast(F, njit(cache=True, nogil=True)(function))
 
 
 @compiled

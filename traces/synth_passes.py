@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hisparse_sim.traces.demand import Ints, Longs
-from hisparse_sim.traces.passes import compiled
+from hisparse_sim.traces.machine_code import compiled
 
 Floats = NDArray[np.float32]
 
