@@ -4,7 +4,7 @@ import base64
 import json
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -14,6 +14,15 @@ import pytest
 from hisparse_sim.traces.capture_sglang import Model, Prompt
 
 MODEL = Model("DeepSeek-V3.2", num_layers=3, top_k=4)
+JSON = {"Content-Type": "application/json"}
+# Faults that headers make: status, and the headers.
+HEADERS: dict[str, tuple[int, dict[str, str]]] = {
+    "busy": (429, {"Retry-After": "0.3"}),
+    "starting": (503, {"Retry-After": "Wed, 21 Oct 2015 07:28:00 GMT"}),
+    "redirect": (307, {"Location": "https://elsewhere/"}),
+    "page": (200, {"Content-Type": "text/html; charset=utf-8"}),
+    "packed": (200, {"Content-Encoding": "gzip"}),
+}
 PROMPTS = [Prompt("a", tuple(range(9))), Prompt("b", tuple(range(5))), Prompt("c", (7,) * 12)]
 NEW_TOKENS = 6
 
@@ -91,6 +100,9 @@ class Handler(BaseHTTPRequestHandler):
         if fault == "error":
             self.answer('{"error": "out of memory"}', 500)
             return
+        if fault in HEADERS:
+            self.answer(f'{{"error": "{fault}"}}', *HEADERS[fault])
+            return
         if fault == "refused":
             self.answer('{"error": "unknown\\nfield"}', 400)
             return
@@ -107,6 +119,9 @@ class Handler(BaseHTTPRequestHandler):
             del about["indexer_topk"]
         if fault == "null":
             about["indexer_topk"] = None
+        if fault == "abort":
+            about["finish_reason"] = {"type": "abort", "message": "out of\nmemory"}
+            del about["indexer_topk"]
         if fault == "other count":
             about["prompt_tokens"] += 1
         text = json.dumps(
@@ -116,21 +131,33 @@ class Handler(BaseHTTPRequestHandler):
             text = "<html>"
         if fault == "damaged":
             text = text.replace(value, value[:40] + "!" + value[41:])
-        if fault == "chunks":
+        if fault in ("chunks", "cut chunks"):
             self.send_response(200)
             self.send_header("Transfer-Encoding", "chunked")
             self.end_headers()
-            for at in range(0, len(text), 77):
+            whole = len(text) if fault == "chunks" else len(text) // 2
+            for at in range(0, whole, 77):
                 piece = text[at : at + 77].encode()
                 self.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece))
-            self.wfile.write(b"0\r\n\r\n")
+            if fault == "chunks":
+                self.wfile.write(b"0\r\n\r\n")
+            else:
+                self.close_connection = True
             return
         cut = len(text) // 2 if fault == "cut" else None
         self.answer(text, cut=cut)
 
-    def answer(self, text: str, status: int = 200, cut: int | None = None) -> None:
+    def answer(
+        self,
+        text: str,
+        status: int = 200,
+        headers: Mapping[str, str] = JSON,
+        cut: int | None = None,
+    ) -> None:
         raw = text.encode()
         self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
         self.send_header("Content-Length", str(len(raw)))
         self.end_headers()
         self.wfile.write(raw[:cut])

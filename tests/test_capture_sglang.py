@@ -1,9 +1,13 @@
 """Capture from a small server that speaks SGLang's protocol, also when it misbehaves."""
 
+import json
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import fake_sglang
+import numpy as np
 import pytest
 from fake_sglang import MODEL, NEW_TOKENS, PROMPTS, FakeServer, Handler, fake, topk
 
@@ -12,10 +16,12 @@ from hisparse_sim.traces.capture_sglang import (
     Model,
     Prompt,
     capture,
+    described,
     estimate,
     prepare,
     server_command,
 )
+from hisparse_sim.traces.model_config import read_config
 from hisparse_sim.traces.sglang_server import Server
 
 __all__ = ["fake"]  # a fixture
@@ -70,7 +76,10 @@ def test_concurrency_is_bounded(fake: FakeServer, tmp_path: Path) -> None:
     assert fake.most_active == 1
 
 
-@pytest.mark.parametrize("fault", ["error", "cut", "damaged", "no json", "chunks"])
+@pytest.mark.parametrize(
+    "fault",
+    ["error", "cut", "damaged", "no json", "chunks", "cut chunks", "busy", "starting", "abort"],
+)
 def test_passing_faults_are_retried(fake: FakeServer, tmp_path: Path, fault: str) -> None:
     path = tmp_path / "trace.parquet"
     fake.faults[fault] = 2
@@ -90,6 +99,10 @@ def test_passing_faults_are_retried(fake: FakeServer, tmp_path: Path, fault: str
         ("narrow", "check --layers and --top-k"),
         ("no flag", "--enable-return-indexer-topk"),
         ("null", "--enable-return-indexer-topk"),
+        ("abort", "gave the request up: 'out of"),
+        ("redirect", "307, a redirection to https://elsewhere/"),
+        ("page", "text/html; .*expected plain JSON"),
+        ("packed", "gzip.*expected plain JSON"),
         ("other count", "counts 10 prompt and 6 output tokens for 9"),
     ],
 )
@@ -100,7 +113,7 @@ def test_lasting_faults(fake: FakeServer, tmp_path: Path, fault: str, reason: st
         run(fake, tmp_path / "trace.parquet", concurrency=1)
     assert "\n" not in str(caught.value)
     assert list(tmp_path.iterdir()) == []
-    assert len(fake.requests) == (3 if fault in ("error", "cut") else 1)
+    assert len(fake.requests) == (3 if fault in ("error", "cut", "abort") else 1)
 
 
 def test_silent_server(fake: FakeServer, tmp_path: Path) -> None:
@@ -117,42 +130,180 @@ def test_a_failure_ends_requests_that_wait(fake: FakeServer, tmp_path: Path) -> 
     assert time.monotonic() - begin < 8
 
 
+def test_a_server_that_asks_for_a_pause_gets_it(fake: FakeServer, tmp_path: Path) -> None:
+    fake.faults["busy"] = 2
+    begin = time.monotonic()
+    run(fake, tmp_path / "trace.parquet", concurrency=1)
+    assert time.monotonic() - begin > 0.6
+    check(tmp_path / "trace.parquet")
+
+
+def test_an_interrupted_capture_ends_at_once(fake: FakeServer, tmp_path: Path) -> None:
+    """Ctrl-C while a server is silent: the finished request stays, nothing else does."""
+    path = tmp_path / "trace.parquet"
+    begin = time.monotonic()
+
+    def interrupt(done: int, count: int) -> None:
+        fake.faults["silent"] = 99
+        time.sleep(0.2)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(fake, path, concurrency=1, progress=interrupt, timeout_s=15)
+    assert time.monotonic() - begin < 8
+    kept = list((tmp_path / "trace.parquet.partial").iterdir())
+    assert [file.suffix for file in kept] == [".rows"]
+    assert list(tmp_path.iterdir()) == [kept[0].parent]
+    fake.faults.clear()
+    fake.release.set()
+    run(fake, path)
+    check(path)
+
+
 def test_absent_server(tmp_path: Path) -> None:
     server = Server("http://127.0.0.1:9", attempts=2, first_wait_s=0.01)
     with pytest.raises(TraceError, match="failed 2 times; the last time the connection failed"):
         capture(PROMPTS, tmp_path / "trace.parquet", server, MODEL)
-    for url in ("localhost:30000", "ftp://x", ""):
-        with pytest.raises(ValueError, match="no URL"):
+    for url, reason in (
+        ("localhost:30000", "no URL"),
+        ("ftp://x", "no URL"),
+        ("", "no URL"),
+        ("http://x:many", "Port"),
+        ("http://me:secret@x", "--api-key"),
+        ("http://x/?key=1", "--api-key"),
+    ):
+        with pytest.raises(ValueError, match=reason):
             capture(PROMPTS, tmp_path / "trace.parquet", Server(url), MODEL)
+    for values in ((None, 0.0, 5), (None, -1.0, 5), (None, 5.0, 0), ("a\nb", 5.0, 5)):
+        with pytest.raises(ValueError, match=r"time-out|API key"):
+            Server("http://x", *values).check()
 
 
 def test_resume(fake: FakeServer, tmp_path: Path) -> None:
     """A second call asks only for what the first one did not get."""
     path = tmp_path / "trace.parquet"
     partial = tmp_path / "trace.parquet.partial"
-    run(fake, path)
-    path.unlink()
-    fake.requests.clear()
-
-    original = Handler.generate
-
-    def fail_for_c(self: Handler, body: dict[str, Any]) -> None:
-        if len(body["input_ids"]) == 12:
-            self.answer("{}", 400)
-        else:
-            original(self, body)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Handler, "generate", fail_for_c)
-        with pytest.raises(TraceError, match=r"2 of 3 requests are kept in .*\.partial"):
-            run(fake, path, concurrency=1)
+    assert len(keep_two(fake, path)) == 2
     assert not path.exists()
-    assert len(list(partial.iterdir())) == 2
-    fake.requests.clear()
     run(fake, path)
     assert [len(body["input_ids"]) for body in fake.requests] == [12]
     check(path)
     assert not partial.exists()
+
+
+def keep_two(fake: FakeServer, path: Path) -> list[Path]:
+    """Capture until the last request fails; return the files of the others."""
+    with pytest.MonkeyPatch.context() as patch:
+        original = Handler.generate
+
+        def fail_for_c(self: Handler, body: dict[str, Any]) -> None:
+            if len(body["input_ids"]) == 12:
+                self.answer("{}", 400)
+            else:
+                original(self, body)
+
+        patch.setattr(Handler, "generate", fail_for_c)
+        with pytest.raises(TraceError, match=r"2 of 3 requests are kept in .*\.partial"):
+            run(fake, path, concurrency=1)
+    fake.requests.clear()
+    return sorted(path.with_name(path.name + ".partial").iterdir())
+
+
+def test_resume_after_a_crash(fake: FakeServer, tmp_path: Path) -> None:
+    """A file without its end, or left half written, is captured again; a spoilt one is named."""
+    path = tmp_path / "trace.parquet"
+    kept = keep_two(fake, path)
+    kept[0].write_bytes(b"")
+    kept[0].with_name(".left-by-a-kill.rows").write_bytes(b"12345")
+    run(fake, path)
+    assert len(fake.requests) == 2
+    check(path)
+    assert list(tmp_path.iterdir()) == [path]
+    path.unlink()
+    kept = keep_two(fake, path)
+    kept[0].write_bytes(b"\xff" * kept[0].stat().st_size)
+    with pytest.raises(TraceError, match=r"\.rows: .*remove it") as caught:
+        run(fake, path)
+    assert str(kept[0]) in str(caught.value)
+
+
+def test_rows_of_another_model_are_not_taken(fake: FakeServer, tmp_path: Path) -> None:
+    path = tmp_path / "trace.parquet"
+    kept = keep_two(fake, path)
+    other = replace(MODEL, name="GLM-5")
+    server = Server(fake.url, first_wait_s=0.01)
+    fake.faults["refused"] = 1
+    with pytest.raises(TraceError, match="400"):
+        capture(PROMPTS, path, server, other, max_new_tokens=NEW_TOKENS, concurrency=1)
+    assert sorted(kept[0].parent.iterdir()) == kept
+    capture(PROMPTS, path, server, other, max_new_tokens=NEW_TOKENS)
+    assert len(fake.requests) == 4
+    check(path)
+
+
+def test_shared_layers(fake: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The types of layers come from the config, and what is captured must agree with them."""
+    config = tmp_path / "config.json"
+    about = {"num_hidden_layers": 3, "index_topk": 4, "indexer_types": ["full", "full", "shared"]}
+    config.write_text(json.dumps(about))
+    model = described("GLM-5.2", config)
+    path = tmp_path / "trace.parquet"
+    server = Server(fake.url)
+    with pytest.raises(TraceError, match=r"layer 2, step 0 lists other positions than layer 1"):
+        capture(PROMPTS, path, server, model, max_new_tokens=NEW_TOKENS)
+
+    def shared(prompt_len: int, output: int, seed: int) -> np.ndarray:
+        array: np.ndarray = topk(prompt_len, output, seed)
+        array[:, 2] = array[:, 1]
+        return array
+
+    monkeypatch.setattr(fake_sglang, "topk", shared)
+    capture(PROMPTS, path, server, model, max_new_tokens=NEW_TOKENS)
+    trace = open_trace(path)
+    assert trace.metadata.layer_types == ("full", "full", "shared")
+    assert len(trace.parts) == 9
+
+
+@pytest.mark.parametrize(
+    ("keys", "letters"),
+    [
+        ({}, "FFFFFFFF"),
+        ({"indexer_types": ["full", *["shared"] * 8], "index_topk_pattern": "F" * 8}, "FSSSSSSS"),
+        ({"cli_factor": 3, "index_topk_pattern": "F" * 8}, "FSSFSSFS"),
+        ({"index_topk_pattern": "FSFSFSFF", "index_topk_freq": 4}, "FSFSFSFF"),
+        ({"index_topk_freq": 4, "index_skip_topk_offset": 3}, "FFFSSSFS"),
+        ({"index_topk_freq": 2, "index_skip_topk_offset": None}, "FFSFSFSF"),
+    ],
+)
+def test_layer_types_of_a_config(tmp_path: Path, keys: dict[str, Any], letters: str) -> None:
+    """As the engine reads them; GLM-5.2 has every fourth layer full, from 2 on."""
+    about = {"num_hidden_layers": 8, "index_topk": 2048, **keys}
+    (tmp_path / "config.json").write_text(json.dumps({"text_config": about}))
+    found = read_config(tmp_path)
+    assert (found.num_layers, found.top_k) == (8, 2048)
+    assert "".join(kind[0].upper() for kind in found.layer_types) == letters
+    with pytest.raises(ValueError, match="leave one out"):
+        described("x", tmp_path, num_layers=9)
+
+
+def test_bad_configs(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    with pytest.raises(TraceError, match="No such file"):
+        read_config(tmp_path)
+    about = {"num_hidden_layers": 2, "index_topk": 4}
+    for text, reason in (
+        ("{", "not JSON"), ("[]", "no index_topk"), ('{"num_hidden_layers": 2}', "no index_topk"),
+        ('{"index_topk": 4}', "num_hidden_layers is None"),
+        (json.dumps({**about, "index_topk": 1.5}), "index_topk is 1.5"),
+        (json.dumps({**about, "index_topk_freq": 0}), "index_topk_freq is 0"),
+        (json.dumps({**about, "indexer_types": ["full"]}), "each of the 2 layers"),
+        (json.dumps({**about, "index_topk_pattern": "SF"}), "the first full"),
+        (json.dumps({**about, "indexer_types": ["full", "half"]}), "layer 1 is 'half'"),
+    ):  # fmt: skip
+        path.write_text(text)
+        with pytest.raises(TraceError, match=reason) as caught:
+            read_config(path)
+        assert str(path) in str(caught.value)
 
 
 def test_prepare(fake: FakeServer) -> None:
@@ -168,9 +319,18 @@ def test_bad_arguments(tmp_path: Path) -> None:
         ([PROMPTS[0]] * 2, {}, "same id"),
         (PROMPTS, {"max_new_tokens": 1}, "at least 2"),
         (PROMPTS, {"concurrency": 0}, "at least 1"),
+        (PROMPTS, {"max_new_tokens": 2**31 - 5}, "too many for a trace"),
+        ([Prompt("\udc80", (1,))], {}, "no text to call a request by"),
     ):
         with pytest.raises(TraceError, match=reason):
             capture(prompts, tmp_path / "trace.parquet", server, MODEL, **options)  # type: ignore[arg-type]
+    numbers: Any
+    for numbers in ((0, 4), (3, 2**31), (2**15 + 1, 4), (True, 4), (3, 1.5)):
+        with pytest.raises(ValueError, match="expected a whole number"):
+            Model("x", *numbers)
+    (tmp_path / "trace.parquet.partial").write_text("in the way")
+    with pytest.raises(TraceError, match=r"\.partial cannot be made"):
+        capture(PROMPTS, tmp_path / "trace.parquet", server, MODEL)
     with pytest.raises(TraceError, match="no folder"):
         capture(PROMPTS, tmp_path / "absent" / "t.parquet", server, MODEL)
 

@@ -66,78 +66,83 @@ class Extractor:
         self._key = key.encode() + b'"'
         self._open_sink = open_sink
         self._buffer = b""
+        self._at = 0  # bytes of the buffer that are consumed
         self._rest: list[bytes] = []
         self._rest_bytes = 0
         self._values = 0
         self._sink: Sink | None = None  # of the value that is being read
         self._decoder = Base64Decoder()
-        self._scanned = 0  # bytes of the buffer known to lie inside one string
+        self._scanned = 0  # up to where the buffer is known to lie inside one string
 
     def feed(self, chunk: bytes) -> None:
         """Take the next bytes of the text. Raises TraceError if a value is not base64."""
-        self._buffer += chunk
-        while self._step():
+        self._buffer = self._buffer[self._at :] + chunk
+        self._scanned = max(0, self._scanned - self._at)
+        self._at = 0
+        while self._inside() if self._sink is not None else self._outside():
             pass
 
     def finish(self) -> Any:
         """Return the JSON without its values. Raises TraceError if it is cut off or no JSON."""
         if self._sink is not None:
             raise TraceError("the JSON is cut off inside a base64 value")
-        self._keep(self._buffer)
-        self._buffer = b""
+        self._keep(len(self._buffer))
         try:
             return json.loads(b"".join(self._rest))
         except (ValueError, RecursionError) as error:
             raise TraceError(f"it is not complete JSON ({error})") from None
 
-    def _step(self) -> bool:
-        """Consume what can be consumed; False when more bytes are needed."""
+    def _inside(self) -> bool:
+        """Consume a base64 value as far as it is there; False when more bytes are needed."""
+        assert self._sink is not None
+        buffer, at = self._buffer, self._at
+        end = buffer.find(b'"', at)
+        stop = len(buffer) if end < 0 else end
+        if end < 0 and buffer.endswith(b"\\") and stop > at:
+            stop -= 1  # its escaped character is still to come
+        self._sink(self._decoder.feed(buffer[at:stop]))
+        self._at = stop
+        if end < 0:
+            return False
+        self._decoder.finish()
+        self._sink = None
+        self._at += 1
+        return True
+
+    def _outside(self) -> bool:
+        """Consume JSON up to the end of a string; False when more bytes are needed."""
         buffer = self._buffer
-        if self._sink is not None:
-            end = buffer.find(b'"')
-            value = buffer if end < 0 else buffer[:end]
-            if end < 0 and value.endswith(b"\\"):
-                value = value[:-1]
-            self._sink(self._decoder.feed(value))
-            self._buffer = buffer[len(value) :] if end < 0 else buffer[end + 1 :]
-            if end < 0:
-                return False
-            self._decoder.finish()
-            self._sink = None
-            return True
-        start = buffer.find(b'"')
+        start = buffer.find(b'"', self._at)
         if start < 0:
-            self._keep(buffer)
-            self._buffer = b""
+            self._keep(len(buffer))
             return False
         inside = _IN_STRING.match(buffer, max(start + 1, self._scanned))
         end = inside.end() if inside else len(buffer)
-        if end >= len(buffer):
+        if end >= len(buffer) or buffer[end : end + 1] == b"\\":  # an escape is cut in two
             self._scanned = end
-            if len(buffer) > LARGEST_REST_BYTES:
-                self._keep(buffer)
-            return False
-        if buffer[end : end + 1] == b"\\":  # its escaped character is still to come
-            self._scanned = end
+            if end - self._at > LARGEST_REST_BYTES:
+                self._keep(end)
             return False
         end += 1
-        if buffer[start + 1 : end] == self._key:
+        if end - start - 1 == len(self._key) and buffer.startswith(self._key, start + 1):
             value_start = _VALUE_START.match(buffer, end)
             if value_start is not None:
-                self._keep(buffer[: value_start.end() - 1] + b'{"base64":%d}' % self._values)
+                self._keep(value_start.end() - 1, b'{"base64":%d}' % self._values)
+                self._at += 1
                 self._sink = self._open_sink(self._values)
                 self._decoder = Base64Decoder()
                 self._values += 1
-                self._buffer, self._scanned = buffer[value_start.end() :], 0
                 return True
             if _UNDECIDED.match(buffer, end):
                 self._scanned = end - 1
                 return False
-        self._keep(buffer[:end])
-        self._buffer, self._scanned = buffer[end:], 0
+        self._keep(end)
         return True
 
-    def _keep(self, piece: bytes) -> None:
+    def _keep(self, stop: int, more: bytes = b"") -> None:
+        """Consume the buffer up to `stop` into the rest, and put `more` behind it."""
+        piece = self._buffer[self._at : stop] + more
+        self._at = self._scanned = stop
         self._rest_bytes += len(piece)
         if self._rest_bytes > LARGEST_REST_BYTES:
             raise TraceError(

@@ -11,8 +11,9 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,11 +21,21 @@ from typing import Any
 
 import numpy as np
 
-from hisparse_sim.traces.captured import demands
+from hisparse_sim.traces.captured import MOST_LAYERS, MOST_TOKENS, checked_id, demands, whole
+from hisparse_sim.traces.demand import Demand
 from hisparse_sim.traces.errors import TraceError
 from hisparse_sim.traces.files import atomic_path, refuse_unwritable
 from hisparse_sim.traces.metadata import Metadata
-from hisparse_sim.traces.sglang_server import Server, Stop, Stopped, generate, patiently, tokenize
+from hisparse_sim.traces.model_config import configured
+from hisparse_sim.traces.sglang_server import (
+    Server,
+    Stop,
+    Stopped,
+    Temporary,
+    generate,
+    patiently,
+    tokenize,
+)
 from hisparse_sim.traces.writer import TraceWriter
 
 _FLAG_HINT = "start the server with --enable-return-indexer-topk (--print-server-command shows how)"
@@ -37,11 +48,33 @@ class Model:
     name: str
     num_layers: int  # all layers of the config: shared ones repeat their anchor
     top_k: int
+    layer_types: tuple[str, ...] | None = None  # [num_layers], "full" or "shared"; None = not known
+
+    def __post_init__(self) -> None:
+        for name, most in (("num_layers", MOST_LAYERS), ("top_k", MOST_TOKENS)):
+            object.__setattr__(self, name, whole(getattr(self, name), name, 1, most))
 
     @property
     def row_bytes(self) -> int:
         """Bytes of one token's top-k, over all layers."""
         return 4 * self.num_layers * self.top_k
+
+
+def described(
+    name: str,
+    config: str | os.PathLike[str] | None = None,
+    num_layers: int | None = None,
+    top_k: int | None = None,
+) -> Model:
+    """Return a model by its config.json, or by its layers and top_k (else 2048).
+
+    Raises ValueError if the two disagree or neither gives the layers; TraceError if the file is no
+    config.
+    """
+    given: dict[str, Any] = {"num_layers": num_layers, "top_k": top_k, "layer_types": None}
+    if config is not None:
+        given = configured(given, config)
+    return Model(name, given["num_layers"], given["top_k"] or 2048, given["layer_types"])
 
 
 @dataclass(frozen=True)
@@ -110,7 +143,7 @@ def prepare(
     """Turn (request, text) pairs into prompts, by the server's tokenizer, cut in the middle."""
     from hisparse_sim.traces.longbench import truncate_middle
 
-    server.check_url()
+    server.check()
     stop = Stop()
     return [
         Prompt(request, tuple(truncate_middle(tokenize(server, text, stop), longest)))
@@ -137,16 +170,22 @@ def capture(
     Raises TraceError if a request fails for good; the requests that succeeded stay in the folder
     `TARGET.partial`.
     """
-    server.check_url()
+    server.check()
     target = Path(target)
     refuse_unwritable(target)
-    names = [prompt.request for prompt in prompts]
+    names = [checked_id(prompt.request, "the id of a prompt") for prompt in prompts]
     if not prompts or len(set(names)) < len(names):
         raise TraceError("there is no prompt" if not prompts else "two prompts have the same id")
     if max_new_tokens < 2 or concurrency < 1:
         raise TraceError("a capture needs at least 2 new tokens and a concurrency of at least 1")
+    longest = max(len(prompt.input_ids) for prompt in prompts)
+    if longest + max_new_tokens > MOST_TOKENS:
+        raise TraceError(f"{longest} tokens and {max_new_tokens} new ones are too many for a trace")
     folder = target.with_name(target.name + ".partial")
-    folder.mkdir(exist_ok=True)
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError as error:
+        raise TraceError(f"{folder} cannot be made: {error.strerror or error}") from error
     sampling = {"max_new_tokens": max_new_tokens, "temperature": 0, "ignore_eos": ignore_eos}
     jobs = [_Job(prompt, model, sampling, folder) for prompt in prompts]
     stop = Stop()
@@ -168,11 +207,15 @@ def capture(
                     progress(done, len(jobs))
         except BaseException:
             stop.set()
+            pool.shutdown(cancel_futures=True)
+            with suppress(OSError):  # it holds requests
+                folder.rmdir()
             raise
     if failure is not None:
         kept = sum(job.is_done() for job in jobs)
         if not kept:
-            shutil.rmtree(folder, ignore_errors=True)
+            with suppress(OSError):  # it may hold requests of another call
+                folder.rmdir()
             raise failure
         raise TraceError(
             f"{failure} ({kept} of {len(jobs)} requests are kept in {folder}: the same command "
@@ -196,12 +239,14 @@ class _Job:
         self.model = model
         self.max_new_tokens: int = sampling["max_new_tokens"]
         self.body = {"input_ids": list(prompt.input_ids), "sampling_params": sampling}
-        key = json.dumps([prompt.request, self.body, model.num_layers, model.top_k])
+        key = json.dumps([prompt.request, self.body, model.name, model.num_layers, model.top_k])
         name = hashlib.sha256(key.encode()).hexdigest()[:24]
         self.path = folder / f"{name}.rows"
 
     def is_done(self) -> bool:
-        return self.path.exists()
+        # After a crash of the machine a file may be there whose end is not.
+        size = self.path.stat().st_size if self.path.exists() else 0
+        return size > 0 and size % self.model.row_bytes == 0
 
     def run(self, server: Server, stop: Stop) -> None:
         if self.is_done():
@@ -214,11 +259,6 @@ class _Job:
         except TraceError:
             stop.set()  # the others would fail alike, or are kept and go on with the next call
             raise
-
-    def rows(self, path: Path | None = None) -> Any:
-        """Return the decode rows, [output - 1, layers, top_k], mapped into memory."""
-        mapped = np.memmap(path or self.path, "<i4", "r")
-        return mapped.reshape(-1, self.model.num_layers, self.model.top_k)
 
     def _once(self, server: Server, path: Path, stop: Stop) -> None:
         prompt_bytes = len(self.prompt.input_ids) * self.model.row_bytes
@@ -242,17 +282,27 @@ class _Job:
             except _Unusable as error:
                 raise TraceError(str(error)) from None
         self._check(answer, received, server)
-        for _ in demands(
-            self.rows(path),
-            place=server.url,
-            request=self.prompt.request,
-            first_position=len(self.prompt.input_ids),
-            prompt_len=len(self.prompt.input_ids),
-        ):
+        for _ in self.demands(path, server.url):
             pass  # refuses physical slots now, not after hours
+
+    def demands(self, path: Path, place: str, **options: Any) -> Iterator[Demand]:
+        """Yield the demands of the rows in a file."""
+        length = len(self.prompt.input_ids)
+        return demands(
+            np.memmap(path, "<i4", "r").reshape(-1, self.model.num_layers, self.model.top_k),
+            place=place,
+            request=self.prompt.request,
+            first_position=length,
+            prompt_len=length,
+            layer_types=self.model.layer_types,
+            **options,
+        )
 
     def _check(self, answer: Any, received: int, server: Server) -> None:
         about = answer.get("meta_info") if isinstance(answer, dict) else None
+        ended = about.get("finish_reason") if isinstance(about, dict) else None
+        if isinstance(ended, dict) and ended.get("type") == "abort":
+            raise Temporary(f"it gave the request up: {str(ended.get('message'))[:200]!r}")
         if not isinstance(about, dict) or not isinstance(about.get("indexer_topk"), dict):
             raise TraceError(f"{server.url} answered without meta_info.indexer_topk: {_FLAG_HINT}")
         prompt_len, output = about.get("prompt_tokens"), about.get("completion_tokens")
@@ -293,6 +343,7 @@ def _assemble(
         num_layers=model.num_layers,
         source="SGLang, return_indexer_topk",
         dataset=dataset,
+        layer_types=model.layer_types,
         order="indexer",
         prompt_len={job.prompt.request: len(job.prompt.input_ids) for job in jobs},
         created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -300,14 +351,8 @@ def _assemble(
     )
     with TraceWriter(target, metadata) as writer:
         for job in jobs:
-            length = len(job.prompt.input_ids)
-            for part in demands(
-                job.rows(),
-                place=str(job.path),
-                request=job.prompt.request,
-                first_position=length,
-                prompt_len=length,
-            ):
+            remedy = "the file is damaged: remove it, and the same command captures it again"
+            for part in job.demands(job.path, str(job.path), remedy=remedy):
                 writer.write(part)
 
 

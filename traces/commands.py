@@ -25,6 +25,12 @@ output_option = click.option(
     required=True,
     help="The trace file to write.",
 )
+config_option = click.option(
+    "--config",
+    type=click.Path(exists=True, path_type=Path),
+    help="config.json of the model, or its folder: for --layers, --top-k, and for which layers "
+    "share their positions.",
+)
 quiet_option = click.option("--quiet", is_flag=True, help="No progress and no notes on stderr.")
 prompt_options = combined(
     click.option(
@@ -85,8 +91,9 @@ def capture() -> None:
 @capture.command()
 @click.option("--url", default="http://localhost:30000", show_default=True, help="Of the server.")
 @click.option("--model", required=True, help="Name, for the metadata and the server command.")
+@config_option
 @click.option("--layers", "num_layers", type=click.IntRange(1), help="Layers of the model.")
-@click.option("--top-k", type=click.IntRange(1), default=2048, show_default=True)
+@click.option("--top-k", type=click.IntRange(1), help="[default: the config's, else 2048]")
 @prompt_options
 @click.option("--longest", type=click.IntRange(2), help="Cut longer prompts in the middle; tokens.")
 @click.option(
@@ -112,8 +119,9 @@ def capture() -> None:
 def sglang(
     url: str,
     model: str,
+    config: Path | None,
     num_layers: int | None,
-    top_k: int,
+    top_k: int | None,
     longest: int | None,
     max_new_tokens: int,
     stop_at_eos: bool,
@@ -137,6 +145,8 @@ def sglang(
         --print-server-command
     hisparse-sim trace capture sglang --model deepseek-ai/DeepSeek-V3.2 --layers 61 \\
         --longbench hub --length long --count 4 --longest 32768 -o v3.2.parquet
+    hisparse-sim trace capture sglang --model zai-org/GLM-5.2-FP8 --config GLM-5.2/config.json \\
+        --prompts book.txt -o glm-5.2.parquet
     """
     from hisparse_sim.traces import capture_sglang as library
     from hisparse_sim.traces.sglang_server import Server
@@ -145,13 +155,13 @@ def sglang(
         tokens = concurrency * ((longest or 131_072) + max_new_tokens)
         click.echo(library.server_command(model, tokens))
         return
-    if num_layers is None:
-        raise click.UsageError("give --layers: num_hidden_layers of the model's config")
+    if config is None and num_layers is None:
+        raise click.UsageError("give --config, or --layers: num_hidden_layers of it")
     if output is None and not only_estimate:
         raise click.UsageError("name the file to write with -o")
-    shape = library.Model(model, num_layers, top_k)
+    shape = library.described(model, config, num_layers, top_k)
     server = Server(url, api_key, timeout_s, attempts)
-    server.check_url()
+    server.check()
     texts, dataset = read_prompts(**source)
     prompts = library.prepare(server, texts, longest)
     lengths = [len(prompt.input_ids) for prompt in prompts]
@@ -182,14 +192,15 @@ def sglang(
 @click.option("--model", default="", help="Name, for the metadata.")
 @click.option("--dataset", default="", help="Where the prompts come from, for the metadata.")
 @click.option("--prompt-len", type=click.IntRange(0), help="Tokens of the prompt.")
+@config_option
 @click.option("--layers", "num_layers", type=click.IntRange(1), help="Layers of the model.")
 @click.option("--top-k", type=click.IntRange(1), help="Positions that a row lists at most.")
 @click.option(
     "--layer",
     "layers",
     multiple=True,
-    callback=several(int),
-    help="Numbers of the layers of an array, in its order.  [default: 0, 1, ...]",
+    callback=several(int, distinct=False),
+    help="Numbers of all layers in the file, in its order.  [default: 0, 1, ...]",
 )
 @click.option(
     "--first-position",
@@ -214,7 +225,6 @@ def convert(source: Path, form: str | None, output: Path, quiet: bool, **options
     """
     from hisparse_sim.traces.convert import convert as run
 
-    refuse_input(output, [source])
     run(source, output, form, **options)
     note(f"wrote {output}", quiet)
 

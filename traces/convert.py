@@ -9,9 +9,11 @@ from typing import Any
 
 from hisparse_sim.traces.demand import Demand
 from hisparse_sim.traces.errors import TraceError
-from hisparse_sim.traces.files import refuse_unwritable
+from hisparse_sim.traces.files import refuse_input, refuse_unwritable
 from hisparse_sim.traces.importers import Options, get_importer
-from hisparse_sim.traces.metadata import Metadata
+from hisparse_sim.traces.importers.importer import FLAGS, Importer
+from hisparse_sim.traces.metadata import PROVENANCES, Metadata
+from hisparse_sim.traces.model_config import configured
 from hisparse_sim.traces.writer import TraceWriter
 
 
@@ -23,17 +25,19 @@ def convert(
     provenance: str | None = None,
     model: str = "",
     dataset: str = "",
+    config: str | os.PathLike[str] | None = None,
     progress: Callable[[Demand], None] | None = None,
     **options: Any,
 ) -> Metadata:
     """Convert `source` and return the metadata of the new file.
 
-    `form` is a name of `importers.IMPORTERS`, guessed from the suffix if None; `options` are the
-    fields of `importers.Options`. Large values go through a folder beside `target`, so memory is
-    bounded by one (request, layer), except for the format jsonl. `progress` is called for each.
+    `form` is a name of `importers.IMPORTERS`, guessed from the suffix if None; `config` is the
+    model's config.json, for its layers and top_k; `options` are the fields of `importers.Options`.
+    Large values go through a folder beside `target`, so memory is bounded by one (request, layer).
+    `progress` is called for each.
 
     Raises TraceError if the file is not what the format says, or for a missing provenance;
-    ValueError for an unknown format.
+    ValueError for an unknown format, or options that cannot be or have no meaning for it.
     """
     source, target = Path(source), Path(target)
     importer = get_importer(form or guess_form(source))
@@ -42,9 +46,18 @@ def convert(
         raise TraceError(
             f"{source} does not say where its positions come from: name it with --provenance"
         )
+    if provenance not in PROVENANCES:
+        raise ValueError(f"unknown provenance {provenance!r}; known are {', '.join(PROVENANCES)}")
+    if config is not None:
+        options = configured(options, config)
+    Options(Path(), **options)  # refuses before anything is read or written
+    _refuse_meaningless(importer, options)
+    refuse_input(target, [source])
     refuse_unwritable(target)
-    with TemporaryDirectory(prefix=".hisparse-convert-", dir=target.parent) as scratch:
-        imported = importer.read(source, Options(scratch=Path(scratch), **options))
+    with TemporaryDirectory(
+        prefix=".hisparse-convert-", dir=_scratch_place(target), ignore_cleanup_errors=True
+    ) as scratch:
+        imported = importer.read(source, Options(Path(scratch), **options))
         metadata = Metadata(
             model=model,
             provenance=provenance,
@@ -52,17 +65,34 @@ def convert(
             num_layers=imported.num_layers,
             source=importer.source,
             dataset=dataset,
+            layer_types=options.get("layer_types"),
             order="indexer",
             prompt_len=imported.prompt_len,
             created=datetime.now(UTC).isoformat(timespec="seconds"),
-            notes={"converted_from": source.name, **(imported.notes or {})},
+            notes={
+                "converted_from": source.name.encode(errors="replace").decode(),
+                **(imported.notes or {}),
+            },
         )
-        with TraceWriter(target, metadata) as writer:
+        with TraceWriter(target, metadata, source=str(source)) as writer:
             for part in imported.parts:
                 writer.write(part)
                 if progress is not None:
                     progress(part)
     return metadata
+
+
+def _refuse_meaningless(importer: Importer, options: dict[str, Any]) -> None:
+    for name, why in importer.refuses.items():
+        if options.get(name) is not None:
+            raise ValueError(f"{FLAGS[name]} has no meaning for {importer.name}: {why}")
+
+
+def _scratch_place(target: Path) -> Path | None:
+    """Return the folder of the new file, where there is most likely room; None = for a device."""
+    if target.exists() and not target.is_file():
+        return None
+    return target.resolve().parent
 
 
 def guess_form(source: Path) -> str:

@@ -5,12 +5,15 @@ Reference: SGLang 0.5.23, `srt/entrypoints/http_server.py`, `srt/state_capturer/
 
 import http.client
 import json
+import math
 import random
 import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -19,6 +22,8 @@ from hisparse_sim.traces.errors import TraceError
 
 _CHUNK_BYTES = 1 << 20
 _LONGEST_WAIT_S = 60.0
+_LONGEST_RETRY_AFTER_S = 600.0  # which a server asks for
+_CONNECT_S = 30.0
 _TEMPORARY = (408, 425, 429)  # and every 5xx
 
 Found = TypeVar("Found")
@@ -26,6 +31,11 @@ Found = TypeVar("Found")
 
 class Temporary(Exception):
     """A failure that may pass: the message says what happened."""
+
+    def __init__(self, message: str, wait_s: float = 0.0) -> None:
+        """`wait_s`: how long the server asks to be left alone."""
+        super().__init__(message)
+        self.wait_s = wait_s
 
 
 class Stopped(Exception):
@@ -58,11 +68,18 @@ class Server:
     attempts: int = 5
     first_wait_s: float = 1.0  # doubles with every attempt
 
-    def check_url(self) -> None:
-        """Raise ValueError if the URL is none."""
+    def check(self) -> None:
+        """Raise ValueError if the URL is none, or a value cannot be."""
         parts = urlsplit(self.url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        # Asking for the port raises ValueError if it is no number.
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
             raise ValueError(f"{self.url!r} is no URL of a server, as in http://localhost:30000")
+        if parts.username is not None or parts.query or parts.fragment:
+            raise ValueError(f"{self.url!r} holds more than a server and a path: give --api-key")
+        if not 0 < self.timeout_s < math.inf or self.attempts < 1:
+            raise ValueError("a time-out is above 0 s, and there is at least 1 attempt")
+        if self.api_key is not None and not (self.api_key.isascii() and self.api_key.isprintable()):
+            raise ValueError("the API key holds characters that no HTTP header can")
 
 
 def tokenize(server: Server, text: str, stop: Stop) -> list[int]:
@@ -113,9 +130,9 @@ def patiently(server: Server, once: Callable[[], Found], stop: Stop) -> Found:
         except Temporary as error:
             failure = error
         if attempt + 1 < server.attempts:
-            wait_s = min(_LONGEST_WAIT_S, server.first_wait_s * 2**attempt)
             # Requests that failed together should not come back together.
-            if stop.wait(wait_s * random.uniform(0.75, 1.25)):
+            wait_s = min(_LONGEST_WAIT_S, server.first_wait_s * 2**attempt)
+            if stop.wait(max(wait_s * random.uniform(0.75, 1.25), failure.wait_s)):
                 raise Stopped
     raise TraceError(f"{server.url} failed {server.attempts} times; the last time {failure}")
 
@@ -127,29 +144,68 @@ def _post(
     parts = urlsplit(server.url)
     secure = parts.scheme == "https"
     kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
-    connection = kind(parts.hostname or "", parts.port, timeout=server.timeout_s)
+    connection = kind(parts.hostname or "", parts.port)
+    connection.timeout = min(_CONNECT_S, server.timeout_s)
     headers = {"Content-Type": "application/json"}
     if server.api_key is not None:
         headers["Authorization"] = f"Bearer {server.api_key}"
     stop.connections.add(connection)
     try:
+        connection.connect()
+        connection.sock.settimeout(server.timeout_s)
+        if stop.is_set():
+            raise Stopped
         connection.request("POST", parts.path.rstrip("/") + path, json.dumps(body), headers)
         response = connection.getresponse()
-        if response.status != 200:
-            said = " ".join(response.read(2000).decode(errors="replace").split())[:200]
-            sentence = f"answered {path} with {response.status} {response.reason}: {said}"
-            if response.status >= 500 or response.status in _TEMPORARY:
-                raise Temporary(f"it {sentence}")
-            raise TraceError(f"{server.url} {sentence}")
+        _check_response(server, path, response)
         yield response
     except TimeoutError:
-        raise Temporary(f"it sent nothing for {server.timeout_s:g} s") from None
+        raise Temporary(
+            f"it sent nothing for {server.timeout_s:g} s (--timeout waits longer)"
+        ) from None
     except (OSError, http.client.HTTPException) as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise Temporary(f"the connection failed: {reason}") from None
     finally:
         stop.connections.discard(connection)
         connection.close()
+
+
+def _check_response(server: Server, path: str, response: http.client.HTTPResponse) -> None:
+    """Raise Temporary or TraceError if it is not the JSON asked for."""
+    status = response.status
+    if 300 <= status < 400:
+        where = response.headers.get("Location", "nowhere")
+        raise TraceError(
+            f"{server.url} answered {path} with {status}, a redirection to {where[:200]}: give the "
+            f"URL that it ends at"
+        )
+    if status != 200:
+        said = " ".join(response.read(2000).decode(errors="replace").split())[:200]
+        sentence = f"answered {path} with {status} {response.reason}: {said}"
+        if status >= 500 or status in _TEMPORARY:
+            raise Temporary(f"it {sentence}", _retry_after_s(response.headers.get("Retry-After")))
+        raise TraceError(f"{server.url} {sentence}")
+    kind = response.headers.get("Content-Type")
+    coding = response.headers.get("Content-Encoding", "identity")
+    if (kind and "json" not in kind.lower()) or coding.lower() != "identity":
+        raise TraceError(
+            f"{server.url} answered {path} with {kind or 'JSON'} ({coding}), expected plain JSON: "
+            f"is it a SGLang server, and nothing between?"
+        )
+
+
+def _retry_after_s(text: str | None) -> float:
+    """Return the seconds that a header asks for, by their number or a date; 0 if it is neither."""
+    try:
+        wait_s = float(text or 0)
+    except ValueError:
+        try:
+            date = parsedate_to_datetime(text or "")
+        except ValueError:
+            return 0.0
+        wait_s = (date.astimezone(UTC) - datetime.now(UTC)).total_seconds()
+    return min(_LONGEST_RETRY_AFTER_S, wait_s) if wait_s > 0 else 0.0
 
 
 def _chunks(response: http.client.HTTPResponse, stop: Stop) -> Iterator[bytes]:

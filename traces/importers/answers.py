@@ -2,11 +2,13 @@
 
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from hisparse_sim.traces.base64_stream import Extractor
 from hisparse_sim.traces.errors import TraceError
+from hisparse_sim.traces.importers.importer import scratch_errors, write_scratch
 
 _CHUNK_BYTES = 1 << 20
 
@@ -27,7 +29,8 @@ def read_answers(path: Path, key: str, scratch: Path) -> Iterator[tuple[Any, dic
                 number += 1
                 place = f"{path}, line {number}" if lines else str(path)
                 folder = scratch / f"answer-{number}"
-                folder.mkdir()
+                with scratch_errors(scratch):
+                    folder.mkdir()
                 found = _read_one(file, lines, key, folder, place)
                 if found is None:
                     return
@@ -47,8 +50,10 @@ def _read_one(
     with ExitStack() as stack:
 
         def open_sink(number: int) -> Any:
+            stack.close()  # the value before is complete; there may be thousands
             values[number] = folder / str(number)
-            return stack.enter_context(values[number].open("wb")).write
+            with scratch_errors(folder):
+                return partial(write_scratch, stack.enter_context(values[number].open("wb")))
 
         extractor = Extractor(key, open_sink)
         empty = True

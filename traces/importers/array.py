@@ -1,20 +1,21 @@
 """A plain array of positions: `.npy`, `.npz` or `.pt`, (steps, layers, top_k) or (steps, top_k).
 
-Row r is decode step r, the query at position `prompt_len + r`; entries below 0 are padding. Nothing
-in such a file is ever executed: NumPy refuses pickles, torch loads tensors only.
+Row r is decode step r, the query at position `prompt_len + r`; -1 is padding. Nothing in such a
+file is ever executed: NumPy refuses pickles, torch loads tensors only.
 """
 
-import pickle
 import zipfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from shutil import copyfileobj
 from typing import Any
 
 import numpy as np
+from numpy.lib.format import MAGIC_PREFIX
 
-from hisparse_sim.traces.captured import demands
 from hisparse_sim.traces.errors import TraceError
-from hisparse_sim.traces.importers.importer import Imported, Importer, Options
+from hisparse_sim.traces.importers.importer import Imported, Importer, Options, write_scratch
+from hisparse_sim.traces.importers.returned import Returned, imported
 
 _LARGEST_RATIO = 100  # positions of a real trace shrink to a tenth at best
 
@@ -23,16 +24,16 @@ _REMEDY = "check --prompt-len, and --first-position if row 0 is not the first de
 
 def open_npy(path: Path, place: str) -> Any:
     """Map a `.npy` file of integers, (rows, layers, top_k), into memory, read-only."""
-    try:
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, OSError, EOFError, SyntaxError, MemoryError, OverflowError) as error:
-        raise TraceError(f"{place} cannot be read as .npy: {_one_line(error)}") from None
-    return shaped(array, place)
+    with _reading(f"{place} cannot be read as .npy"):
+        with path.open("rb") as file:
+            if file.read(len(MAGIC_PREFIX)) != MAGIC_PREFIX:
+                raise TraceError(f"{place} is no .npy file")
+        return shaped(np.load(path, mmap_mode="r", allow_pickle=False), place)
 
 
 def shaped(array: Any, place: str) -> Any:
     """Return the array as (rows, layers, top_k), or raise TraceError."""
-    if not isinstance(array, np.ndarray) or not np.issubdtype(array.dtype, np.integer):
+    if not isinstance(array, np.ndarray) or array.dtype.kind not in "iu":
         raise TraceError(f"{place} holds {getattr(array, 'dtype', 'no array')}, expected integers")
     if array.ndim == 2:
         array = array[:, None, :]
@@ -45,29 +46,17 @@ def shaped(array: Any, place: str) -> Any:
 
 
 def _open_npz(path: Path, scratch: Path) -> Any:
-    try:
-        with zipfile.ZipFile(path) as archive:
-            members = archive.infolist()
-            if len(members) != 1:
-                names = ", ".join(member.filename for member in members[:10])
-                raise TraceError(f"{path} holds {len(members)} arrays ({names}), expected one")
-            member = members[0]
-            if member.file_size > _LARGEST_RATIO * max(member.compress_size, 1 << 16):
-                raise TraceError(
-                    f"{path} would expand from {member.compress_size} to {member.file_size} "
-                    f"bytes, which no real trace does"
-                )
-            # Unpacked to disk and mapped: an array may be larger than the memory.
-            unpacked = scratch / "unpacked.npy"
-            with archive.open(member) as source, unpacked.open("wb") as target:
-                copyfileobj(source, target, 1 << 20)
-    except (zipfile.BadZipFile, OSError, RuntimeError, EOFError, NotImplementedError) as error:
-        raise TraceError(f"{path} cannot be read as .npz: {_one_line(error)}") from None
-    except Exception as error:
-        # zlib.error and lzma.LZMAError have no common base.
-        if isinstance(error, TraceError):
-            raise
-        raise TraceError(f"{path} cannot be unpacked: {_one_line(error)}") from None
+    # Unpacked to disk and mapped: an array may be larger than the memory.
+    unpacked = scratch / "unpacked.npy"
+    with _reading(f"{path} cannot be read as .npz"), zipfile.ZipFile(path) as archive:
+        members = archive.infolist()
+        if len(members) != 1:
+            names = ", ".join(member.filename for member in members[:10])
+            raise TraceError(f"{path} holds {len(members)} arrays ({names}), expected one")
+        _refuse_bomb(path, members)
+        with archive.open(members[0]) as source, unpacked.open("wb") as target:
+            while piece := source.read(1 << 20):
+                write_scratch(target, piece)
     return open_npy(unpacked, str(path))
 
 
@@ -78,26 +67,46 @@ def _open_pt(path: Path) -> Any:
         raise TraceError(
             f"{path} needs torch to be read: install torch, or save the tensor as .npy"
         ) from None
-    try:
+    with _reading(f"{path} cannot be read as tensors only, and nothing else in it is loaded"):
+        if zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as archive:
+                _refuse_bomb(path, archive.infolist())
         # Tensors and plain containers only; anything else that a pickle could do is refused.
         found = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, OSError, EOFError, ValueError, KeyError) as error:
+        if isinstance(found, dict) and len(found) == 1:
+            found = next(iter(found.values()))
+        if not isinstance(found, torch.Tensor):
+            kind = f"{len(found)} entries" if isinstance(found, dict) else type(found).__name__
+            raise TraceError(f"{path} holds {kind}, expected one tensor")
+        if found.nbytes > found.untyped_storage().nbytes():
+            raise TraceError(f"{path} holds a view that repeats its numbers: save a copy of it")
+        return found.numpy()
+
+
+def _refuse_bomb(path: Path, members: Sequence[zipfile.ZipInfo]) -> None:
+    packed = sum(member.compress_size for member in members)
+    size = sum(member.file_size for member in members)
+    if size > _LARGEST_RATIO * max(packed, 1 << 16):
         raise TraceError(
-            f"{path} cannot be read as tensors only, and nothing else in it is loaded: "
-            f"{_one_line(error)}"
-        ) from None
-    if isinstance(found, dict):
-        if len(found) != 1:
-            raise TraceError(f"{path} holds {len(found)} entries, expected one tensor")
-        found = next(iter(found.values()))
-    if not isinstance(found, torch.Tensor):
-        raise TraceError(f"{path} holds a {type(found).__name__}, expected a tensor")
-    return found.numpy()
+            f"{path} would expand from {packed} to {size} bytes, which no real trace does"
+        )
+
+
+@contextmanager
+def _reading(what: str) -> Iterator[None]:
+    """Damaged archives, headers and pickles raise whatever they like."""
+    try:
+        yield
+    except TraceError:
+        raise
+    except Exception as error:
+        said = " ".join(str(error).split())[:160] or type(error).__name__
+        raise TraceError(f"{what}: {said}") from None
 
 
 def _read(path: Path, options: Options) -> Imported:
     if not path.is_file():
-        raise TraceError(f"{path} does not exist")
+        raise TraceError(f"{path} {'is no file' if path.exists() else 'does not exist'}")
     suffix = path.suffix.lower()
     if suffix == ".npy":
         array = open_npy(path, str(path))
@@ -110,25 +119,8 @@ def _read(path: Path, options: Options) -> Imported:
     if options.prompt_len is None:
         raise TraceError(f"{path} does not say how long the prompt was: give --prompt-len")
     first = options.prompt_len if options.first_position is None else options.first_position
-    request = options.request or path.stem
-    parts = demands(
-        array,
-        place=str(path),
-        request=request,
-        first_position=first,
-        prompt_len=options.prompt_len,
-        layers=options.layers,
-        remedy=_REMEDY,
-        complete=False,
-    )
-    numbered = options.layers is not None
-    num_layers = options.num_layers or (None if numbered else array.shape[1])
-    top_k = options.top_k or array.shape[2]
-    return Imported(parts, top_k, num_layers, {request: options.prompt_len})
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:160] or type(error).__name__
+    found = [Returned(path.stem, options.prompt_len, array.shape, lambda: array)]
+    return imported(path, found, options, first_position=first, remedy=_REMEDY, complete=False)
 
 
 ARRAY = Importer(

@@ -1,24 +1,57 @@
 """What an importer is: a name, and a function from a file to demands."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
+from hisparse_sim.traces.captured import MOST_LAYERS, MOST_TOKENS, whole
 from hisparse_sim.traces.demand import Demand
+from hisparse_sim.traces.errors import TraceError
+
+# What the command line calls an option, where that is not its name.
+FLAGS = {"num_layers": "--layers", "layers": "--layer", "first_position": "--first-position",
+         "prompt_len": "--prompt-len", "top_k": "--top-k", "request": "--request"}  # fmt: skip
+_LEAST = {"prompt_len": 0, "top_k": 1, "num_layers": 1, "first_position": 0}
 
 
 @dataclass(frozen=True)
 class Options:
-    """What a file may not say itself; None where the user did not either."""
+    """What a file may not say itself; None where the user did not either.
+
+    Raises ValueError for what no trace file can hold.
+    """
 
     scratch: Path  # a folder for large temporary files, removed afterwards
     prompt_len: int | None = None  # tokens
     top_k: int | None = None
-    num_layers: int | None = None
+    num_layers: int | None = None  # of the model
     layers: Sequence[int] | None = None  # numbers of the layers, in their order in the file
     first_position: int | None = None  # of the query in row 0
     request: str | None = None  # id, where the file holds one request
+    layer_types: Sequence[str] | None = None  # [num_layers], "full" or "shared"
+
+    def __post_init__(self) -> None:
+        for name, least in _LEAST.items():
+            most = MOST_LAYERS if name == "num_layers" else MOST_TOKENS
+            if (value := getattr(self, name)) is not None:
+                object.__setattr__(self, name, whole(value, FLAGS[name], least, most))
+        if self.layer_types is not None and len(self.layer_types) != self.num_layers:
+            raise ValueError(f"{len(self.layer_types)} layer_types are given, for another --layers")
+        if self.layers is None:
+            return
+        last = (self.num_layers or MOST_LAYERS) - 1
+        layers = tuple(whole(each, "a layer of --layer", 0, last) for each in self.layers)
+        if len(set(layers)) < len(layers):
+            twice = next(each for each in layers if layers.count(each) > 1)
+            raise ValueError(f"--layer names layer {twice} twice: name each layer of the file once")
+        object.__setattr__(self, "layers", layers)
+
+    @property
+    def axis(self) -> int | None:
+        """Layers of an array in the file, as far as the user said."""
+        return self.num_layers if self.layers is None else len(self.layers)
 
 
 @dataclass(frozen=True)
@@ -41,3 +74,23 @@ class Importer:
     provenance: str | None  # what such a file always is, None where the user must say
     source: str  # for the metadata
     read: Callable[[Path, Options], Imported]
+    refuses: Mapping[str, str] = field(default_factory=dict)  # options without meaning -> why
+
+
+@contextmanager
+def scratch_errors(scratch: Path) -> Iterator[None]:
+    """Say of an OSError in the block that it was the scratch folder's, not the file's."""
+    try:
+        yield
+    except OSError as error:
+        raise TraceError(
+            f"{scratch} cannot be written ({error.strerror or error}): scratch files lie beside "
+            f"the output and need as much room as the numbers of the input"
+        ) from error
+
+
+def write_scratch(file: BinaryIO, piece: bytes) -> None:
+    """Write to a scratch file at once, so that a full disk shows here."""
+    with scratch_errors(Path(file.name).parent):
+        file.write(piece)
+        file.flush()

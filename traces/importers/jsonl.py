@@ -6,25 +6,39 @@ token, unless some row selects just that position: then it is taken not to, in t
 """
 
 import json
+from array import array
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from hisparse_sim.traces.captured import MOST_LAYERS, MOST_TOKENS, checked_id
 from hisparse_sim.traces.demand import Demand
 from hisparse_sim.traces.errors import TraceError
 from hisparse_sim.traces.importers.importer import Imported, Importer, Options
+from hisparse_sim.traces.importers.row_spool import RowSpool
 
-_WHOLE = ("layer_id", "step_idx", "seq_len_current")
-_LONGEST_LINE_BYTES = 64 << 20
+_WHOLE = {
+    "layer_id": MOST_LAYERS - 1,
+    "step_idx": MOST_TOKENS - 1,
+    "seq_len_current": MOST_TOKENS - 1,
+}
+_LONGEST_LINE_BYTES = 16 << 20  # a million positions and more
 
-Row = tuple[int, int, Any]  # step, seq_len, positions
+
+class _Line(NamedTuple):
+    request: str | int
+    layer: int
+    step: int
+    seq_len: int
+    positions: "array[int]"
 
 
 def _read(path: Path, options: Options) -> Imported:
-    groups: dict[str, dict[int, list[Row]]] = {}
-    excludes_newest = False
+    spool = RowSpool(options.scratch)
+    ids: dict[str, str | int] = {}  # as the file writes them
+    excludes_newest, most = False, 0
     try:
         with path.open("rb") as file:
             number = 0
@@ -32,46 +46,38 @@ def _read(path: Path, options: Options) -> Imported:
                 number += 1
                 if not line.strip():
                     continue
-                request, layer, row = _parsed(line, f"{path}, line {number}")
-                excludes_newest |= bool((row[2] == row[1]).any())
-                groups.setdefault(request, {}).setdefault(layer, []).append(row)
+                row = _parsed(line, f"{path}, line {number}")
+                request = str(row.request)
+                if type(ids.setdefault(request, row.request)) is not type(row.request):
+                    raise TraceError(
+                        f"{path}, line {number} has request_id {row.request!r}, and a line before "
+                        f"it {ids[request]!r}: write all ids as text, or all as numbers"
+                    )
+                positions = np.frombuffer(row.positions, np.int32)
+                excludes_newest |= bool((positions == row.seq_len).any())
+                most = max(most, int((positions >= 0).sum()))
+                spool.add(request, row.layer, row.step, row.seq_len, row.positions)
     except FileNotFoundError:
         raise TraceError(f"{path} does not exist") from None
     except OSError as error:
         raise TraceError(f"{path} cannot be read: {error.strerror or error}") from error
-    if not groups:
+    if not ids:
         raise TraceError(f"{path} holds no rows")
-    rows = [row for layers in groups.values() for group in layers.values() for row in group]
-    top_k = options.top_k or max(1, max(int((row[2] >= 0).sum()) for row in rows))
     notes = {"seq_len_current": f"{'without' if excludes_newest else 'with'} the newest token"}
-    lengths = {}
-    if options.prompt_len is not None:
-        lengths = dict.fromkeys(groups, options.prompt_len)
-    return Imported(
-        _parts(groups, int(excludes_newest), options), top_k, options.num_layers, lengths, notes
-    )
+    lengths = {} if options.prompt_len is None else dict.fromkeys(ids, options.prompt_len)
+    parts = _parts(spool, int(excludes_newest), options.prompt_len)
+    return Imported(parts, options.top_k or max(1, most), options.num_layers, lengths, notes)
 
 
-def _parts(
-    groups: dict[str, dict[int, list[Row]]], more: int, options: Options
-) -> Iterator[Demand]:
-    for request, layers in groups.items():
-        for layer in sorted(layers):
-            group = sorted(layers[layer], key=lambda row: row[0])
-            seq_len = np.array([row[1] + more for row in group], dtype=np.int32)
-            prompt_len = int(seq_len[0]) - 1 if options.prompt_len is None else options.prompt_len
-            yield Demand(
-                request=request,
-                layer=layer,
-                prompt_len=prompt_len,
-                step=np.array([row[0] for row in group], dtype=np.int32),
-                seq_len=seq_len,
-                offsets=np.cumsum([0, *(len(row[2]) for row in group)], dtype=np.int64),
-                positions=np.concatenate([row[2] for row in group]),
-            )
+def _parts(spool: RowSpool, more: int, prompt_len: int | None) -> Iterator[Demand]:
+    for request, layer in spool.parts():
+        step, seq_len, lists = spool.read(request, layer)
+        seq_len += more
+        first = int(seq_len[0]) - 1 if prompt_len is None else prompt_len
+        yield Demand(request, layer, first, step, seq_len, *lists)
 
 
-def _parsed(line: bytes, place: str) -> tuple[str, int, Row]:
+def _parsed(line: bytes, place: str) -> _Line:
     if len(line) >= _LONGEST_LINE_BYTES:
         raise TraceError(f"{place} is longer than {_LONGEST_LINE_BYTES >> 20} MB")
     try:
@@ -83,17 +89,34 @@ def _parsed(line: bytes, place: str) -> tuple[str, int, Row]:
     for key in ("request_id", *_WHOLE, "selected_token_pos"):
         if key not in found:
             raise TraceError(f"{place} has no {key}")
-    whole = [found[key] for key in _WHOLE]
-    for key, value in zip(_WHOLE, whole, strict=True):
-        if type(value) is not int or not 0 <= value < 2**31 - 1:
-            raise TraceError(f"{place} has {key} {value!r}, expected a whole number")
+    request = found["request_id"]
+    if type(request) is not int:
+        checked_id(request, f"{place}: request_id")
+    layer, step, seq_len = (_whole(found, key, place) for key in _WHOLE)
     selected = found["selected_token_pos"]
-    if not isinstance(selected, list) or not all(type(each) is int for each in selected):
+    if not isinstance(selected, list) or not set(map(type, selected)) <= {int}:
         raise TraceError(f"{place}: selected_token_pos is not a list of whole numbers")
-    if any(not -1 <= each < 2**31 for each in selected):
-        raise TraceError(f"{place}: selected_token_pos holds a number that is no position")
-    row = whole[1], whole[2], np.array(selected, dtype=np.int32)
-    return str(found["request_id"]), whole[0], row
+    for wrong in (min(selected, default=0), max(selected, default=0)):
+        if not -1 <= wrong <= MOST_TOKENS:
+            raise TraceError(
+                f"{place}: request {request!r}, layer {layer}, step {step}: selected_token_pos "
+                f"holds {_short(wrong)}, which is neither a position nor the padding -1"
+            )
+    return _Line(request, layer, step, seq_len, array("i", selected))
+
+
+def _whole(found: dict[str, Any], key: str, place: str) -> int:
+    value = found[key]
+    if type(value) is not int or not 0 <= value <= _WHOLE[key]:
+        raise TraceError(
+            f"{place} has {key} {_short(value)}, expected a whole number up to {_WHOLE[key]}"
+        )
+    return value
+
+
+def _short(value: Any) -> str:
+    shown = json.dumps(value)
+    return shown if len(shown) <= 60 else shown[:60] + "..."
 
 
 JSONL = Importer(
@@ -102,4 +125,9 @@ JSONL = Importer(
     provenance=None,
     source="instrumented model, JSON lines",
     read=_read,
+    refuses={
+        "request": "every line names its request",
+        "layers": "every line names its layer",
+        "first_position": "every line says how long its request is",
+    },
 )

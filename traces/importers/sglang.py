@@ -7,17 +7,15 @@ repeat the layer before them.
 Reference: SGLang 0.5.23, `srt/state_capturer/indexer_topk.py`.
 """
 
-from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from hisparse_sim.traces.captured import demands
-from hisparse_sim.traces.demand import Demand
 from hisparse_sim.traces.errors import TraceError
 from hisparse_sim.traces.importers.answers import read_answers, scratch_of, value_at
 from hisparse_sim.traces.importers.importer import Imported, Importer, Options
+from hisparse_sim.traces.importers.returned import Returned, imported
 
 
 def shape_of(
@@ -51,7 +49,7 @@ def shape_of(
 
 
 def _read(path: Path, options: Options) -> Imported:
-    found: list[tuple[str, int, Any]] = []  # request, prompt_len, array
+    found: list[Returned] = []
     for texts, values in read_answers(path, "indexer_topk", options.scratch):
         for answer in texts if isinstance(texts, list) else [texts]:
             place = f"{path}: answer {len(found)}"
@@ -61,40 +59,22 @@ def _read(path: Path, options: Options) -> Imported:
                     f"{place} has no meta_info.indexer_topk: start the server with "
                     f'--enable-return-indexer-topk and send "return_indexer_topk": true'
                 )
-            prompt_len = options.prompt_len
-            if prompt_len is None:
-                prompt_len = value_at(answer, "meta_info", "prompt_tokens")
+            counted = value_at(answer, "meta_info", "prompt_tokens")
+            prompt_len = counted if options.prompt_len is None else options.prompt_len
             if type(prompt_len) is not int or prompt_len < 0:
                 raise TraceError(f"{place} has no meta_info.prompt_tokens: give --prompt-len")
             output = value_at(answer, "meta_info", "completion_tokens")
-            rows = None
-            if type(output) is int and None in (options.num_layers, options.top_k):
-                rows = prompt_len + output - 1
+            counted = counted if type(counted) is int else prompt_len
+            rows = counted + output - 1 if type(output) is int else None
             size_bytes = scratch.stat().st_size
-            shape = shape_of(size_bytes, rows, options.num_layers, options.top_k, place)
-            name = options.request or value_at(answer, "meta_info", "id")
+            shape = shape_of(size_bytes, rows, options.axis, options.top_k, place)
+            name = value_at(answer, "meta_info", "id")
             name = name if isinstance(name, str) and name else f"answer-{len(found)}"
-            found.append((name, prompt_len, np.memmap(scratch, "<i4", "r", shape=shape)))
+            opened = partial(np.memmap, scratch, "<i4", "r", shape=shape)
+            found.append(Returned(name, prompt_len, shape, opened))
     if not found:
         raise TraceError(f"{path} holds no answer")
-    shapes = {array.shape[1:] for _, _, array in found}
-    if len(shapes) > 1:
-        raise TraceError(f"{path} holds answers of different shapes, {sorted(shapes)}")
-    num_layers, top_k = shapes.pop()
-
-    def parts() -> Iterator[Demand]:
-        for name, prompt_len, array in found:
-            yield from demands(
-                array,
-                place=str(path),
-                request=name,
-                first_position=options.first_position or 0,
-                prompt_len=prompt_len,
-                layers=options.layers,
-            )
-
-    lengths = {name: prompt_len for name, prompt_len, _ in found}
-    return Imported(parts(), top_k, num_layers, lengths)
+    return imported(path, found, options, first_position=options.first_position or 0)
 
 
 SGLANG = Importer(

@@ -6,22 +6,20 @@ row t is the token at position `indexer_topk_prompt_start + t`.
 Reference: https://github.com/vllm-project/vllm/pull/49555 (open when this was written).
 """
 
-from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
 
-from hisparse_sim.traces.captured import demands
-from hisparse_sim.traces.demand import Demand
 from hisparse_sim.traces.errors import TraceError
 from hisparse_sim.traces.importers.answers import read_answers, scratch_of, value_at
 from hisparse_sim.traces.importers.array import open_npy
 from hisparse_sim.traces.importers.importer import Imported, Importer, Options
+from hisparse_sim.traces.importers.returned import Returned, imported
 
 _REMEDY = "they are places in the engine's cache, which say nothing about the request's positions"
 
 
 def _read(path: Path, options: Options) -> Imported:
-    found: list[tuple[str, int, Any]] = []
+    found: list[Returned] = []
     for answer, values in read_answers(path, "indexer_topk", options.scratch):
         choices = value_at(answer, "choices")
         for choice in choices if isinstance(choices, list) else []:
@@ -39,32 +37,14 @@ def _read(path: Path, options: Options) -> Imported:
                 raise TraceError(
                     f"{place}: the answer has no usage.prompt_tokens: give --prompt-len"
                 )
-            name = options.request or value_at(answer, "id")
-            name = name if isinstance(name, str) and name else "choice"
-            if len(choices) > 1 or options.request is None:
-                name = f"{name}-{len(found)}"
-            found.append((name, prompt_len, open_npy(scratch, place)))
+            name = value_at(answer, "id")
+            name = f"{name if isinstance(name, str) and name else 'choice'}-{len(found)}"
+            shape = open_npy(scratch, place).shape
+            found.append(Returned(name, prompt_len, shape, partial(open_npy, scratch, place)))
     if not found:
         raise TraceError(f"{path} holds no choices with indexer_topk")
-    shapes = {array.shape[1:] for _, _, array in found}
-    if len(shapes) > 1:
-        raise TraceError(f"{path} holds choices of different shapes, {sorted(shapes)}")
-    num_layers, top_k = shapes.pop()
-
-    def parts() -> Iterator[Demand]:
-        for name, prompt_len, array in found:
-            yield from demands(
-                array,
-                place=str(path),
-                request=name,
-                first_position=options.first_position or 0,
-                prompt_len=prompt_len,
-                layers=options.layers,
-                remedy=_REMEDY,
-            )
-
-    lengths = {name: prompt_len for name, prompt_len, _ in found}
-    return Imported(parts(), options.top_k or top_k, options.num_layers or num_layers, lengths)
+    first = options.first_position or 0
+    return imported(path, found, options, first_position=first, remedy=_REMEDY)
 
 
 VLLM = Importer(

@@ -1,0 +1,88 @@
+"""What all importers of arrays share: named arrays of one shape become the demands of a trace."""
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from hisparse_sim.traces.captured import MOST_LAYERS, REMEDY, checked_id, demands
+from hisparse_sim.traces.demand import Demand
+from hisparse_sim.traces.errors import TraceError
+from hisparse_sim.traces.importers.importer import Imported, Options
+
+
+class Returned(NamedTuple):
+    """One request of a file."""
+
+    request: str
+    prompt_len: int  # tokens
+    shape: tuple[int, int, int]  # rows, layers, top_k
+    open: Callable[[], Any]  # the array; one at a time is open, there may be thousands
+
+
+def imported(
+    path: Path,
+    found: Sequence[Returned],
+    options: Options,
+    *,
+    first_position: int,
+    remedy: str = REMEDY,
+    complete: bool = True,
+) -> Imported:
+    """Put the requests of a file together; the arguments are those of `captured.demands`.
+
+    Raises TraceError if they differ in shape or share an id, or do not have the layers named.
+    """
+    shapes = {each.shape[1:] for each in found}
+    if len(shapes) != 1:
+        raise TraceError(f"{path} holds answers of different shapes, {sorted(shapes)}")
+    count, width = shapes.pop()
+    layers = _layers(count, options, str(path))
+    if options.request is not None:
+        if len(found) > 1:
+            raise TraceError(
+                f"{path} holds {len(found)} requests, and --request names one: leave it out"
+            )
+        found = [found[0]._replace(request=options.request)]
+    lengths: dict[str, int] = {}
+    for each in found:
+        if checked_id(each.request, f"{path}: the id of a request") in lengths:
+            raise TraceError(f"{path} holds the request {each.request!r} twice")
+        lengths[each.request] = each.prompt_len
+
+    def parts() -> Iterator[Demand]:
+        for each in found:
+            yield from demands(
+                each.open(),
+                place=str(path),
+                request=each.request,
+                first_position=first_position,
+                prompt_len=each.prompt_len,
+                layers=layers,
+                layer_types=options.layer_types,
+                remedy=remedy,
+                complete=complete,
+            )
+
+    # Layers that are named may be some of the model's; else the file has them all.
+    num_layers = options.num_layers or (count if options.layers is None else None)
+    return Imported(parts(), options.top_k or width, num_layers, lengths)
+
+
+def _layers(count: int, options: Options, place: str) -> Sequence[int]:
+    """Return the numbers of the layers that a file holds, or raise TraceError."""
+    if count > MOST_LAYERS:
+        raise TraceError(f"{place} holds {count} layers, which no model has")
+    if options.layers is None:
+        if options.num_layers not in (None, count):
+            raise TraceError(
+                f"{place} holds {count} layers, and the model has {options.num_layers}: say by "
+                f"--layer which they are, or check --layers"
+            )
+        return range(count)
+    if len(options.layers) != count:
+        named = ", ".join(map(str, options.layers[:10]))
+        raise TraceError(
+            f"{place} holds {count} layers, and --layer names {len(options.layers)} ({named}): "
+            f"name each, in the order of the file"
+        )
+    return options.layers
