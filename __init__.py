@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hisparse_sim.policies import POLICIES, Policy
-    from hisparse_sim.simulator import Replay, Sweep, replay, sweep
+    from hisparse_sim.simulator import Replay, Sweep, locality, replay, sweep
     from hisparse_sim.traces import TraceError, open_trace, sample_path
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "Replay",
     "Sweep",
     "TraceError",
+    "locality",
     "open_trace",
     "replay",
     "sample_path",
@@ -31,6 +32,7 @@ _ROOM_OF = {
     "Policy": "policies",
     "Replay": "simulator",
     "Sweep": "simulator",
+    "locality": "simulator",
     "replay": "simulator",
     "sweep": "simulator",
     "TraceError": "traces",

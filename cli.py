@@ -3,8 +3,9 @@
 Data goes to stdout, notes and progress to stderr. Exit codes: 0 done, 1 failed, 2 wrong usage.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -20,6 +21,9 @@ from hisparse_sim.traces.options import (
     provenance_option,
     selection_options,
 )
+
+if TYPE_CHECKING:
+    from hisparse_sim.traces import Trace
 
 _SIMULATOR = "hisparse_sim.simulator.commands"
 _SWEEP = "hisparse_sim.simulator.sweep_commands"
@@ -68,25 +72,42 @@ def trace() -> None:
 
 
 @trace.command()
-@click.argument("path", metavar="[TRACE]", required=False)
+@click.argument("paths", metavar="[TRACE]...", nargs=-1)
 @provenance_option
 @click.option(
     "--full", is_flag=True, help="How positions are used again: overlap, reuse, working set, drift."
 )
+@click.option(
+    "--plot", type=click.Path(path_type=Path), help="Figure of that (.png, .svg, .pdf); --full."
+)
 @output_options
 def info(
-    path: str | None, provenance: str | None, full: bool, form: str | None, output: Path | None
+    paths: tuple[str, ...],
+    provenance: str | None,
+    full: bool,
+    plot: Path | None,
+    form: str | None,
+    output: Path | None,
 ) -> None:
     """Describe a trace: what it holds, how local its demand is.
+
+    With --full several traces are compared, a line each.
 
     \b
     hisparse-sim trace info
     hisparse-sim trace info trace.parquet --format json
-    hisparse-sim trace info trace.parquet --full
+    hisparse-sim trace info trace.parquet --full --plot locality.png
     """
-    if full:
-        show_full_info(path, provenance, form, output)
+    form = output_form(form, output)
+    opened = open_traces(paths, provenance)
+    for written in (output, plot):
+        if written is not None:
+            refuse_input(written, (trace.path for trace in opened))
+    if full or plot is not None:
+        show_full_info(opened, plot, form, output)
         return
+    if len(opened) > 1:
+        raise click.UsageError("several traces are compared with --full")
     from dataclasses import asdict
 
     import pandas as pd
@@ -95,10 +116,6 @@ def info(
     from hisparse_sim.simulator.views import show_trace_info
     from hisparse_sim.traces import info as describe
 
-    form = output_form(form, output)
-    opened = open_traces([] if path is None else [path], provenance)
-    if output is not None:
-        refuse_input(output, (trace.path for trace in opened))
     described = describe(opened[0])
     if form == "table":
         show_trace_info(described, output)
@@ -112,26 +129,32 @@ def info(
 
 
 def show_full_info(
-    path: str | None, provenance: str | None, form: str | None, output: Path | None
+    opened: Sequence["Trace"], plot: Path | None, form: str, output: Path | None
 ) -> None:
-    """Measure and print the locality of a trace."""
-    from hisparse_sim.simulator.locality_view import locality_rows, show_locality
+    """Measure, print and draw the locality of traces."""
+    from hisparse_sim.simulator import figures
+    from hisparse_sim.simulator.locality_view import locality, show_localities, show_locality
+    from hisparse_sim.simulator.sweep_commands import default_buffers
+    from hisparse_sim.simulator.sweeping import trace_names
     from hisparse_sim.simulator.tables import write_rows
-    from hisparse_sim.traces.locality import measure_locality
 
-    form = output_form(form, output)
-    opened = open_traces([path] if path else [], provenance)[0]
-    found = measure_locality(opened)
-    if form == "table":
-        about = opened.metadata
-        title = f"{opened.path.name}: {about.model or 'unknown model'}, {about.provenance}"
-        show_locality(title, found, output)
-        return
-    rows = locality_rows(found)
-    rows.insert(0, "trace", opened.name)
-    rows.insert(1, "provenance", opened.metadata.provenance)
-    rows["trace_sha256"] = opened.sha256
-    write_rows(rows, form, output)
+    if plot is not None:
+        figures.check_suffix(plot)
+        output_form(None, plot)
+    rows = locality(opened)
+    if form != "table":
+        digests = dict(zip(trace_names(opened), (trace.sha256 for trace in opened), strict=True))
+        write_rows(rows.assign(trace_sha256=rows["trace"].map(digests)), form, output)
+    elif len(opened) > 1:
+        show_localities(rows, output)
+    else:
+        about = opened[0].metadata
+        title = f"{opened[0].path.name}: {about.model or 'unknown model'}, {about.provenance}"
+        show_locality(title, rows, output)
+    if plot is not None:
+        buffers = default_buffers(max(trace.metadata.top_k for trace in opened))
+        figures.save(figures.locality_page(rows, buffers=buffers), plot)
+        note(f"wrote {plot}", quiet=False)
 
 
 @trace.command()

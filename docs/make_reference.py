@@ -26,6 +26,7 @@ ROOMS = {
 MODULES = (
     "hisparse_sim.simulator.curves",
     "hisparse_sim.simulator.totals",
+    "hisparse_sim.simulator.locality_view",
     "hisparse_sim.simulator.latency",
     "hisparse_sim.simulator.plan",
     "hisparse_sim.simulator.prediction",

@@ -7,13 +7,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from hisparse_sim.simulator.locality_view import locality
     from hisparse_sim.simulator.replaying import PartReplay, Replay, replay, replay_part
     from hisparse_sim.simulator.sweeping import Sweep, sweep
 
-__all__ = ["PartReplay", "Replay", "Sweep", "replay", "replay_part", "sweep"]
+__all__ = ["PartReplay", "Replay", "Sweep", "locality", "replay", "replay_part", "sweep"]
 
 # No module is called like one of its names: importing it would hide the name behind the module.
 _MODULE_OF = {
+    "locality": "locality_view",
     "PartReplay": "replaying",
     "Replay": "replaying",
     "replay": "replaying",

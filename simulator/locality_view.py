@@ -1,92 +1,196 @@
-"""The locality report as a table for a terminal of 80 columns, and as tidy rows."""
+"""The locality of traces as one tidy table, which all tables and figures of it are made of."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from os import PathLike
 from pathlib import Path
-from typing import Any
 
+import numpy as np
 import pandas as pd
 
+from hisparse_sim.simulator.sweeping import trace_names
 from hisparse_sim.simulator.tables import print_table
-from hisparse_sim.traces.locality import RECENT, SINKS, Locality, summary
+from hisparse_sim.traces import Trace, open_trace
+from hisparse_sim.traces.locality import EDGES, RECENT, SINKS, Locality, measure_locality
 
-_SINGLE = (
+SINGLE = (
+    "steps",
+    "accesses",
     "distinct",
     "first_demands",
+    "newest_share",
     "cross_layer_overlap",
+    "reuse_p50",
+    "reuse_p90",
     "sink_share",
     "recent_share",
-    "newest_share",
+    "sink_coverage",
+    "recent_coverage",
+    "density",
     "drift",
 )
-_TABLES = ("overlap", "working_set", "reuse_distance", "reuse_interval")
+BINNED = ("reuse_distance", "reuse_nearest", "reuse_farthest", "reuse_interval")
+_CITED = {"overlap": (1, 16, 64), "working_set": (64, 128, 512)}
+TABLES = ("overlap", "cross_layer", "working_set", *BINNED)
+
+
+def locality(
+    traces: str | PathLike[str] | Trace | Sequence[str | PathLike[str] | Trace],
+    *,
+    requests: Iterable[str] | None = None,
+    layers: Iterable[int] | None = None,
+    steps: tuple[int, int] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> pd.DataFrame:
+    """Measure how one or several traces re-use positions; `figures.locality_page` draws it.
+
+    Returns one row per number: `trace, provenance, request, layer, measure, at, value`. `at` is the
+    lag, the window, the upper end of a bin (exclusive) or the other layer; null where a measure is
+    one number. What each measure is: docs/locality.md.
+
+    Raises TraceError for an unknown request or layer, or a trace that breaks a rule, ValueError if
+    the selection leaves no step.
+    """
+    opened = [
+        trace if isinstance(trace, Trace) else open_trace(trace)
+        for trace in ([traces] if isinstance(traces, str | PathLike | Trace) else traces)
+    ]
+    requests = None if requests is None else tuple(requests)
+    layers = None if layers is None else tuple(layers)
+    tables = []
+    for trace, name in zip(opened, trace_names(opened), strict=True):
+        rows = locality_rows(measure_locality(trace, requests, layers, steps, progress))
+        rows.insert(0, "trace", name)
+        rows.insert(1, "provenance", trace.metadata.provenance)
+        tables.append(rows)
+    if not tables or any(rows.empty for rows in tables):
+        raise ValueError("nothing to measure: no trace, or one with no step that is selected")
+    return pd.concat(tables, ignore_index=True)
 
 
 def locality_rows(found: Sequence[Locality]) -> pd.DataFrame:
-    """Return one row per number: request, layer, measure, at, value.
-
-    `at` is the lag, the window or the upper end of the bin (exclusive); null for other measures.
-    """
+    """Return one row per number: request, layer, measure, at, value."""
     rows = []
     for each in found:
-        rows += [(each.request, each.layer, name, None, getattr(each, name)) for name in _SINGLE]
-        for name in _TABLES:
+        rows += [(each.request, each.layer, name, None, getattr(each, name)) for name in SINGLE]
+        for name in TABLES:
             table = getattr(each, name)
             rows += [(each.request, each.layer, name, at, value) for at, value in table.items()]
     table = pd.DataFrame(rows, columns=["request", "layer", "measure", "at", "value"])
     return table.astype({"at": "Int64", "value": "float64"})
 
 
-def show_locality(title: str, found: Sequence[Locality], output: Path | None = None) -> None:
-    """Print a line per layer (mean over its requests) and the means over all of them."""
-    layers = sorted({each.layer for each in found})
+def curve(rows: pd.DataFrame, measure: str) -> pd.DataFrame:
+    """Return a measure that is a table: a row per (trace, request, layer), a column per `at`.
+
+    Bins that one has not count as 0; lags and windows that not every one has are left out, since
+    a mean over others would not continue the line."""
+    keys = ["trace", "request", "layer"]
+    table = rows[rows["measure"] == measure].pivot(index=keys, columns="at", values="value")
+    if measure not in BINNED:
+        return table.dropna(axis="columns")
+    return table.reindex(pd.MultiIndex.from_frame(rows[keys].drop_duplicates())).fillna(0.0)
+
+
+def missed(rows: pd.DataFrame, measure: str = "reuse_distance") -> pd.Series:
+    """Return the share of demands that an LRU buffer misses, by its slots; the start is empty.
+
+    The mean over (request, layer). Positions of one step are ordered as in its row, or with the
+    measures `reuse_nearest` and `reuse_farthest` so that least and most are missed."""
+    shares = curve(rows, measure).mean()
+    slots = EDGES[: np.searchsorted(EDGES, shares.index.max()) + 1] if len(shares) else EDGES[:1]
+    newest = rows.loc[rows["measure"] == "newest_share", "value"].mean()
+    return 1 - newest - shares.reindex(slots, fill_value=0.0).cumsum()
+
+
+def locality_table(rows: pd.DataFrame, by: Sequence[str] = ("trace",)) -> pd.DataFrame:
+    """Return a row per trace, or per `by`, with the means over (request, layer) of what one cites.
+
+    Lags and windows that a trace is too short for are nan.
+    """
     lines = []
-    for layer in [*layers, None]:
-        means = summary([each for each in found if layer in (None, each.layer)])
-        lags = means["overlap"]
-        lines.append(
-            {
-                "layer": "all" if layer is None else str(layer),
-                "next": lags.get(1),
-                "later": lags.get(16),
-                "cross": means["cross_layer_overlap"],
-                "window": means["working_set"].get(64),
-                "distinct": means["distinct"],
-                "drift": means["drift"],
-                "sinks": means["sink_share"],
-                "recent": means["recent_share"],
-            }
-        )
-    table = pd.DataFrame(lines).astype({name: "float64" for name in lines[0] if name != "layer"})
+    for key, own in rows.groupby(list(by), sort=False):
+        line = dict(zip(by, key, strict=True))
+        line["provenance"] = own["provenance"].iloc[0]
+        line["layers"] = own["layer"].nunique()
+        for measure in ("overlap", "working_set"):
+            means = curve(own, measure).mean()
+            for at in _CITED[measure]:
+                line[f"{measure}_{at}"] = means.get(at, float("nan"))
+        for measure in SINGLE:
+            line[measure] = own.loc[own["measure"] == measure, "value"].mean()
+        lines.append(line)
+    return pd.DataFrame(lines)
+
+
+def show_locality(title: str, rows: pd.DataFrame, output: Path | None = None) -> None:
+    """Print a line per layer (mean over its requests) of one trace and the means over all."""
+    layers = locality_table(rows.sort_values("layer", kind="stable"), ["layer"])
+    table = pd.concat([layers, locality_table(rows)], ignore_index=True)
+    table["layer"] = [*map(str, layers["layer"]), "all"]
     print_table(
         table,
         {
             "layer": ("layer", str),
-            "next": ("overlap %", _percent),
-            "later": ("16 on", _percent),
-            "cross": ("layers", _percent),
-            "window": ("64 steps", _count),
+            "overlap_1": ("overlap %", _percent),
+            "overlap_16": ("16 on", _percent),
+            "cross_layer_overlap": ("layers", _percent),
+            "working_set_64": ("64 steps", _count),
             "distinct": ("all", _count),
             "drift": ("drift %", _percent),
-            "sinks": ("sinks %", _percent),
-            "recent": ("recent %", _percent),
+            "sink_share": ("sinks %", _percent),
+            "recent_share": ("recent %", _percent),
         },
         output,
         before=title + "\n",
-        after=_curves(summary(list(found))),
+        after=_curves(rows),
     )
 
 
-def _curves(means: dict[str, Any]) -> str:
-    """Return the four curves, mean over layers, and what the columns mean."""
+def show_localities(rows: pd.DataFrame, output: Path | None = None) -> None:
+    """Print a line per trace, mean over its layers and requests."""
+    print_table(
+        locality_table(rows),
+        {
+            "trace": ("trace", str),
+            "overlap_1": ("overlap %", _percent),
+            "overlap_16": ("16 on", _percent),
+            "overlap_64": ("64 on", _percent),
+            "cross_layer_overlap": ("layers", _percent),
+            "reuse_p50": ("reuse", _count),
+            "reuse_p90": ("90 %", _count),
+            "working_set_128": ("128 steps", _count),
+            "drift": ("drift %", _percent),
+        },
+        output,
+        after="\n".join(
+            [
+                "",
+                "overlap: share of a step's positions that the step before (16, 64 before)",
+                "demanded; layers: that the layer before it in the file demands in the same",
+                "step; reuse: median and 90th percentile of the reuse distance, in positions;",
+                "128 steps: distinct positions; drift: share of the most demanded positions",
+                "that the second half changes",
+            ]
+        ),
+    )
+
+
+def _curves(rows: pd.DataFrame) -> str:
+    """Return the curves, mean over layers, and what the columns mean."""
+    lru = missed(rows)
+    powers = lru[[slots for slots in lru.index if slots >= 64 and slots & (slots - 1) == 0]]
+    (means,) = locality_table(rows).to_dict("records")
     lines = [
         "",
-        "overlap after so many steps, %:    " + _listed(means["overlap"], _percent),
-        "positions that so many steps use:  " + _listed(means["working_set"], _count),
-        "reuse distance below, positions, % of demands: "
-        + _listed(means["reuse_distance"], _percent),
-        "reuse interval below, steps, % of demands:     "
-        + _listed(means["reuse_interval"], _percent),
-        f"demanded for the first time, % of demands:     {_percent(means['first_demands'])}",
+        "overlap after so many steps, %:   " + _listed(curve(rows, "overlap").mean(), _percent),
+        "positions that so many steps use: " + _listed(curve(rows, "working_set").mean(), _count),
+        "steps since the last demand, fewer than, % of demands:",
+        "  " + _listed(curve(rows, "reuse_interval").mean(), _percent),
+        "an LRU buffer of so many slots misses, % of demands:",
+        "  " + _listed(powers, _percent),
+        f"of these for the first time: {_percent(means['first_demands'])}",
+        f"reuse distance: median {_count(means['reuse_p50'])}, "
+        f"90th percentile {_count(means['reuse_p90'])} positions",
         "",
         "overlap: share of a step's positions that the step before (16 before) demanded; layers:",
         "that the layer before it in the file demands in the same step; 64 steps, all: distinct",
@@ -96,7 +200,7 @@ def _curves(means: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _listed(table: dict[int, float], show: Callable[[float], str]) -> str:
+def _listed(table: pd.Series, show: Callable[[float], str]) -> str:
     return "  ".join(f"{at}: {show(value)}" for at, value in table.items())
 
 

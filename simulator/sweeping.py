@@ -176,7 +176,7 @@ def sweep(
         requests = tuple(requests)
     if layers is not None and not isinstance(layers, int):
         layers = tuple(layers)
-    names = _names(opened)
+    names = trace_names(opened)
     pieces = [
         Piece(trace, name, part)
         for trace, name in zip(opened, names, strict=True)
@@ -278,7 +278,7 @@ def _execute(
             future.cancel()
 
 
-def _names(traces: Sequence[Trace]) -> list[str]:
+def trace_names(traces: Sequence[Trace]) -> list[str]:
     """Return the file stem of every trace, or its path where two share a stem."""
     stems = [trace.name for trace in traces]
     return [

@@ -50,7 +50,6 @@ CANDIDATES = pd.DataFrame(
         "host_gb": [10.0, 20.0, 10.0, 20.0],
     }
 )
-REUSE = pd.DataFrame({"layer": [0, 0, 1], "below": [1, 2048, 1], "share": [0.5, 0.25, 0.75]})
 
 
 def labels(axes: Any) -> list[str]:
@@ -130,14 +129,6 @@ def test_the_heat_map_averages_many_steps() -> None:
     assert axes.get_xlabel() == "decode step (means of 3)"
 
 
-def test_reuse_averages_layers_and_counts_missing_bins_as_none() -> None:
-    axes: Any = figures.reuse_histogram(REUSE)
-    np.testing.assert_allclose([bar.get_height() for bar in axes.patches], [62.5, 12.5])
-    assert [text.get_text() for text in axes.get_xticklabels()] == ["0", "1k-2k"]
-    assert "range of 2 layers" in labels(axes)
-    assert not labels(figures.reuse_histogram(REUSE.query("layer == 0").drop(columns="layer")))
-
-
 def test_latency_joins_predictions_and_marks_measurements() -> None:
     axes: Any = figures.latency(POINTS)
     assert labels(axes) == ["1 request", "8 requests"]
@@ -188,7 +179,6 @@ def test_policies_look_the_same_everywhere_and_differ_without_colour() -> None:
         lambda rows: figures.latency(POINTS, provenance="synthetic"),
         lambda rows: figures.throughput(SERVED),
         lambda rows: figures.plan_pareto(CANDIDATES.assign(trace="t", provenance="synthetic")),
-        lambda rows: figures.reuse_histogram(REUSE, provenance="synthetic"),
     ],
 )
 def test_every_figure_can_be_saved_and_marks_synthetic_traces(

@@ -4,27 +4,44 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hisparse_sim.traces.demand import Ints, Longs
-from hisparse_sim.traces.passes import compiled
+from hisparse_sim.traces.machine_code import compiled
+
+BLOCK = 64  # demands that are counted together
 
 
 @compiled
-def count_shared(
-    offsets: Longs,
-    keys: Ints,
-    other_offsets: Longs,
-    other_keys: Ints,
-    ahead: int,
-    stamp: Ints,  # [largest key + 1], zero
-    shared: Longs,  # output [pairs]
-) -> None:
-    """shared[i] = entries of row i + `ahead` of the other rows that row i lists too."""
+def count_shared(offsets: Longs, keys: Ints, ahead: int, stamp: Ints, shared: Longs) -> None:
+    """shared[i] = entries of row i + `ahead` that row i lists too; `stamp` is zero, one per key."""
     for row in range(len(shared)):
         for i in range(offsets[row], offsets[row + 1]):
             stamp[keys[i]] = row + 1
         count = 0
-        for i in range(other_offsets[row + ahead], other_offsets[row + ahead + 1]):
-            count += stamp[other_keys[i]] == row + 1
+        for i in range(offsets[row + ahead], offsets[row + ahead + 1]):
+            count += stamp[keys[i]] == row + 1
         shared[row] = count
+
+
+@compiled
+def count_shared_layers(
+    starts: Longs,  # [layers, steps] where the row of a layer and step begins in `keys`
+    stops: Longs,  # [layers, steps]
+    keys: Ints,
+    listed: NDArray[np.uint8],  # [largest key + 1], zero
+    shared: Longs,  # output [layers, layers], zero
+) -> None:
+    """shared[i, j] += entries that layers i < j both list, over all steps."""
+    layers, steps = starts.shape
+    for step in range(steps):
+        for one in range(layers - 1):
+            for i in range(starts[one, step], stops[one, step]):
+                listed[keys[i]] = 1
+            for other in range(one + 1, layers):
+                count = 0
+                for i in range(starts[other, step], stops[other, step]):
+                    count += listed[keys[i]]
+                shared[one, other] += count
+            for i in range(starts[one, step], stops[one, step]):
+                listed[keys[i]] = 0
 
 
 @compiled
@@ -42,48 +59,83 @@ def count_distinct(offsets: Longs, keys: Ints, window: int, stamp: Ints, distinc
 def count_reuse(
     offsets: Longs,
     keys: Ints,
-    last: Ints,  # [largest key + 1], zero; step of the last demand, counted from 1
-    distances: Longs,  # output [bins], zero
-    intervals: Longs,  # output [bins], zero
+    newest: NDArray[np.bool_],  # per demand: it is the newest token of its step
+    last: Longs,  # [largest key + 1], zero; where the key was demanded last, counted from 1
+    last_row: Ints,  # [largest key + 1]; in which row
+    nearest: Longs,  # outputs [distinct keys + 1], zero: demands by reuse distance
+    distances: Longs,
+    farthest: Longs,
+    intervals: Longs,  # output [rows + 1], zero: demands by steps since the last one
 ) -> int:
-    """Histogram both distances since the last demand of a position; return the first demands.
+    """Count demands by how long ago their position was demanded last; return the first demands.
 
-    Bin b counts values v with 2^(b-1) <= v < 2^b, bin 0 the value 0. The distance is the number of
-    distinct positions demanded in the steps between the two demands, the interval the number of
-    steps from one to the other.
+    The distance of a demand is the number of other positions demanded since, this step's apart.
+    Of those demanded in the same step as it was, the ones listed behind it count; in `nearest`
+    none, in `farthest` all that were not demanded again. Demands of the newest token count nowhere.
     """
     rows = len(offsets) - 1
-    held = np.zeros(rows + 2, np.int64)  # positions whose last demand was in step s
-    later = np.zeros(rows + 2, np.int64)  # ... in a step after s
+    # A demand is alive until its position is demanded again: the alive ones are the LRU order.
+    alive = np.zeros(len(keys), np.uint8)
+    in_block = np.zeros(len(keys) // BLOCK + 1, np.int32)
+    in_row = np.zeros(rows + 1, np.int64)
+    after = np.zeros(rows + 1, np.int64)  # alive in later rows
+    # Most demands return from the row before, where all are alive: counted once, not for each.
+    behind_in_row = np.zeros(len(keys), np.int64)
     first_demands = 0
-    for now in range(1, rows + 1):
+    for now in range(rows):
         running = 0
-        for step in range(now - 1, -1, -1):
-            later[step] = running
-            running += held[step]
-        for i in range(offsets[now - 1], offsets[now]):
-            step = last[keys[i]]
-            if step == 0:
+        for row in range(now - 1, -1, -1):
+            after[row] = running
+            running += in_row[row]
+        for i in range(offsets[now], offsets[now + 1]):
+            if newest[i]:
+                continue
+            at = last[keys[i]] - 1
+            if at < 0:
                 first_demands += 1
+                continue
+            row = last_row[keys[i]]
+            if row == now - 1:
+                behind = behind_in_row[at]
             else:
-                distances[_bin_of(later[step])] += 1
-                intervals[_bin_of(now - step)] += 1
-        for i in range(offsets[now - 1], offsets[now]):
-            step = last[keys[i]]
-            if step > 0:
-                held[step] -= 1
-            last[keys[i]] = now
-            held[now] += 1
+                behind = _alive_between(at + 1, offsets[row + 1], alive, in_block)
+            nearest[after[row]] += 1
+            distances[after[row] + behind] += 1
+            farthest[after[row] + in_row[row] - 1] += 1
+            intervals[now - row] += 1
+        for i in range(offsets[now], offsets[now + 1]):
+            if newest[i]:
+                continue
+            at = last[keys[i]] - 1
+            if at >= 0:
+                alive[at] = 0
+                in_block[at // BLOCK] -= 1
+                in_row[last_row[keys[i]]] -= 1
+            last[keys[i]] = i + 1
+            last_row[keys[i]] = now
+            alive[i] = 1
+            in_block[i // BLOCK] += 1
+            in_row[now] += 1
+        running = 0
+        for i in range(offsets[now + 1] - 1, offsets[now] - 1, -1):
+            behind_in_row[i] = running
+            running += alive[i]
     return first_demands
 
 
 @compiled
-def _bin_of(value: int) -> int:
-    bits = 0
-    while value > 0:
-        value >>= 1
-        bits += 1
-    return bits
+def _alive_between(begin: int, end: int, alive: NDArray[np.uint8], in_block: Ints) -> int:
+    count = 0
+    while begin < end and begin % BLOCK:
+        count += alive[begin]
+        begin += 1
+    while begin + BLOCK <= end:
+        count += in_block[begin // BLOCK]
+        begin += BLOCK
+    while begin < end:
+        count += alive[begin]
+        begin += 1
+    return count
 
 
 @compiled

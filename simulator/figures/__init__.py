@@ -4,11 +4,19 @@ Every function draws into `axes`, or into a new figure, and puts the origin of t
 corner; a synthetic trace is marked."""
 
 from hisparse_sim.simulator.figures.costs import latency, plan_pareto, throughput
+from hisparse_sim.simulator.figures.demand import (
+    cross_layer_overlap,
+    drift,
+    locality_page,
+    overlap,
+    reuse_distance,
+    sinks_and_recent,
+    working_set,
+)
 from hisparse_sim.simulator.figures.misses import (
     layer_step_map,
     miss_ratio,
     policy_bars,
-    reuse_histogram,
     rolling_misses,
 )
 from hisparse_sim.simulator.figures.style import (
@@ -31,16 +39,22 @@ __all__ = [
     "STYLE",
     "SUFFIXES",
     "check_suffix",
+    "cross_layer_overlap",
+    "drift",
     "latency",
     "layer_step_map",
+    "locality_page",
     "looks",
     "miss_ratio",
     "new_axes",
+    "overlap",
     "plan_pareto",
     "policy_bars",
-    "reuse_histogram",
+    "reuse_distance",
     "rolling_misses",
     "save",
+    "sinks_and_recent",
     "styled",
     "throughput",
+    "working_set",
 ]

@@ -1,4 +1,4 @@
-"""Figures of misses and of the demand behind them."""
+"""Figures of misses."""
 
 from itertools import cycle
 from typing import TYPE_CHECKING
@@ -187,49 +187,3 @@ def layer_step_map(
         axes.set_title(f"Misses by layer and step, {policy}, B = {buffer:,}")
         put_origin(axes, provenance or origin(steps))
     return axes
-
-
-def reuse_histogram(
-    reuse: pd.DataFrame, *, provenance: str = "", axes: "Axes | None" = None
-) -> "Axes":
-    """Draw how far apart the demands of a position are, as shares of all demands.
-
-    `reuse`: columns `below` (upper end of a bin, a power of two, exclusive) and `share` (0 to 1);
-    with a column `layer` the bars are means over layers and the whiskers span them."""
-    bins = reuse.groupby("below")["share"]
-    count = reuse["layer"].nunique() if "layer" in reuse else 1
-    places = np.array(sorted(reuse["below"].unique()))
-    # A layer without a bin has a share of 0 there.
-    middle = (bins.sum() / count).loc[places].to_numpy()
-    low = np.where(bins.size().loc[places].to_numpy() < count, 0.0, bins.min().loc[places])
-    high = bins.max().loc[places].to_numpy()
-    with styled():
-        axes = axes or new_axes(5.2, 3.0)
-        x = np.arange(len(places))
-        axes.bar(x, 100 * middle, 0.9, color=COLOURS[0], label="mean of layers")
-        if count > 1:
-            axes.errorbar(
-                x,
-                100 * middle,
-                [100 * (middle - low), 100 * (high - middle)],
-                fmt="none",
-                ecolor="black",
-                elinewidth=0.8,
-                capsize=2,
-                label=f"range of {count} layers",
-            )
-            axes.legend()
-        axes.set_xticks(x, [_bin_name(int(below)) for below in places], rotation=45, ha="right")
-        axes.grid(axis="x", visible=False)
-        axes.set_xlabel("reuse distance (distinct positions demanded in between)")
-        axes.set_ylabel("share of demands (%)")
-        axes.set_title("How far apart a position is demanded again")
-        put_origin(axes, provenance or origin(reuse))
-    return axes
-
-
-def _bin_name(below: int) -> str:
-    if below <= 2:
-        return str(below - 1)
-    names = [f"{n // 1024}k" if n >= 1024 else str(n) for n in (below // 2, below)]
-    return f"{names[0]}-{names[1]}"

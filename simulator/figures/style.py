@@ -122,17 +122,17 @@ def check_suffix(path: Path) -> None:
         raise ValueError(f"{path} has no suffix of a figure; choose one of {', '.join(SUFFIXES)}")
 
 
-def save(axes: "Axes", path: Path) -> None:
-    """Save the figure of `axes` in the format that the suffix of `path` names, atomically."""
+def save(drawn: "Axes | Figure", path: Path) -> None:
+    """Save a figure, or that of axes, in the format that the suffix of `path` names, atomically."""
     check_suffix(path)
     dates: Any = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
     suffix = path.suffix.lower()
     with styled(), atomic_path(path) as temporary:
-        root_figure(axes).savefig(temporary, format=suffix[1:], metadata=dates.get(suffix))
+        root_figure(drawn).savefig(temporary, format=suffix[1:], metadata=dates.get(suffix))
 
 
-def root_figure(axes: "Axes") -> "Figure":
-    """Return the figure that the axes are part of, however nested."""
-    figure = axes.get_figure(root=True)
+def root_figure(drawn: "Axes | Figure") -> "Figure":
+    """Return the figure that axes are part of, however nested; a figure is its own."""
+    figure = drawn.get_figure(root=True)
     assert figure is not None  # only axes that were removed have none
     return figure
