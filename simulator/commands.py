@@ -15,6 +15,7 @@ from hisparse_sim.simulator.setting_options import (
     prepare,
     trace_options,
     write,
+    write_document,
 )
 from hisparse_sim.traces.options import note, output_form, output_options, several
 
@@ -76,50 +77,51 @@ def plan(
     hisparse-sim plan --hardware h20 --disaggregated --max-tpot-ms 50
     hisparse-sim plan --config '{"top_k": 2048, "device_buffer_size": 4096}'
     """
+    from hisparse_sim.simulator.config_check import as_rows, check_config
     from hisparse_sim.simulator.hardware import load_hardware
-    from hisparse_sim.simulator.plan import (
-        DEFAULT_BUFFERS,
-        DEFAULT_RATIOS,
-        Aim,
-        check_config,
-        make_plan,
-    )
-    from hisparse_sim.simulator.plan_view import extras, show_findings, show_plan
+    from hisparse_sim.simulator.plan import DEFAULT_BUFFERS, DEFAULT_RATIOS, Aim, make_plan
+    from hisparse_sim.simulator.plan_view import show_findings, show_plan
+    from hisparse_sim.simulator.tables import write_rows
 
     form = output_form(form, output)
     setting, misses_of, trace = prepare(options, mode, policy)
     aim = Aim(options["prompt"], options["output_len"], concurrency, max_tpot_ms, max_miss_rate)
     if config is not None:
         findings = check_config(config, setting, aim)
-        show_findings(findings)
+        if form == "table":
+            show_findings(findings, output)
+        else:
+            write_rows(as_rows(findings), form, output)
         if any(finding.severity == "error" for finding in findings):
             sys.exit(1)
         return
-    found = make_plan(
-        setting, aim, misses_of, policy, buffers or DEFAULT_BUFFERS, ratios or DEFAULT_RATIOS
-    )
-    rows = found.candidates if candidates else found.pareto
-    if form != "table":
-        write(
-            rows,
-            trace,
-            options
-            | {
-                "mode": mode,
-                "policy": policy,
-                "concurrency": concurrency,
-                "max_tpot_ms": max_tpot_ms,
-                "max_miss_rate": max_miss_rate,
-                "candidates": candidates,
-            },
-            form,
-            output,
-        )
-        return
-    grace = load_hardware("gh200", options["profiles"])
     others = () if options["miss_curve"] else ("fifo", "lru", "arc", "belady")
-    after = extras(found, setting, aim, misses_of, (policy, *others), grace)
-    show_plan(found, rows, setting, aim, after, output)
+    found = make_plan(
+        setting,
+        aim,
+        misses_of,
+        policy,
+        buffers or DEFAULT_BUFFERS,
+        ratios or DEFAULT_RATIOS,
+        other_policies=others,
+        linked=load_hardware("gh200", options["profiles"]),
+    )
+    given = {
+        "buffer": buffers,
+        "ratio": ratios,
+        "mode": mode,
+        "policy": policy,
+        "concurrency": concurrency,
+        "max_tpot_ms": max_tpot_ms,
+        "max_miss_rate": max_miss_rate,
+        "candidates": candidates,
+    }
+    if form == "table":
+        show_plan(found, found.rows(candidates), setting, aim, output)
+    elif form == "json":
+        write_document(found.document(candidates), trace, options | given, output)
+    else:
+        write(found.rows(candidates), trace, options | given, form, output)
     if found.best is None:
         sys.exit(1)
 

@@ -13,17 +13,14 @@ from typing import Any
 
 import pandas as pd
 
-from hisparse_sim.simulator.deployment import pinned_bytes, shortages
+from hisparse_sim.simulator.deployment import pinned_bytes
 from hisparse_sim.simulator.hardware import Hardware
-from hisparse_sim.simulator.memory import MAX_BUFFER, PAGE_TOKENS
 from hisparse_sim.simulator.missing import MissesOf
-from hisparse_sim.simulator.models import Model
 from hisparse_sim.simulator.prediction import Setting
 
 DEFAULT_BUFFERS = (2048, 3072, 4096, 6144, 8192)
 DEFAULT_RATIOS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20)
 NEARLY_EQUAL = 0.01  # throughputs closer than this are alike: the smaller memory wins
-CONFIG_KEYS = ("top_k", "device_buffer_size", "host_to_device_ratio", "swap_in_block_size")
 
 
 @dataclass(frozen=True)
@@ -44,17 +41,48 @@ class Aim:
 
 @dataclass(frozen=True)
 class Plan:
-    """The result of planning. Tables are tidy; `best` is a row of `candidates` or None."""
+    """The result of planning. Tables are tidy; `best` is a row of `candidates` or None, and has
+    `hisparse_config` and `worth_it` (at this load no slower than without HiSparse) besides.
 
-    candidates: pd.DataFrame  # every (buffer, ratio)
+    Columns of `candidates`: what `_candidate` gives for each (buffer, ratio), then `best` (whether
+    it is the one recommended), `baseline_tokens_per_s` (without HiSparse), `break_even` (concurrent
+    requests over all ranks from which it is ahead of that; missing: never here) and `flags` (that
+    start the engine with it).
+    """
+
+    candidates: pd.DataFrame
     best: Mapping[str, Any] | None
     reasons: tuple[str, ...]
     baseline: Mapping[str, Any]
     pareto: pd.DataFrame  # candidates that no other beats in tokens/s, TPOT and host memory
     smallest_buffer: int | None  # that meets the targets
-    break_even: int | None  # concurrency from which HiSparse is ahead; None: never here
-    sensitivity: pd.DataFrame  # misses scaled
-    flags: str
+    break_even: int | None  # of the best
+    sensitivity: pd.DataFrame  # of the best: misses scaled
+    flags: str  # of the best
+    policies: pd.DataFrame  # the best with the misses of other policies
+    linked: Mapping[str, Any]  # the best over another host link: hardware, link_gb_s, tokens_per_s
+
+    def rows(self, every: bool = False) -> pd.DataFrame:
+        """The Pareto front and the best, or every candidate."""
+        if every:
+            return self.candidates
+        front = self.pareto
+        missing = self.candidates["best"] & ~self.candidates["flags"].isin(front["flags"])
+        return pd.concat([front, self.candidates[missing]], ignore_index=True)
+
+    def document(self, every: bool = False) -> dict[str, Any]:
+        """Everything in names and plain values, for a script: `recommendation` and what it rests
+        on, then `candidates`."""
+        return {
+            "recommendation": dict(self.best) if self.best is not None else None,
+            "reasons": list(self.reasons),
+            "baseline": dict(self.baseline),
+            "smallest_buffer": self.smallest_buffer,
+            "sensitivity": self.sensitivity.to_dict("records"),
+            "policies": self.policies.to_dict("records"),
+            "linked": dict(self.linked),
+            "candidates": self.rows(every).to_dict("records"),
+        }
 
 
 def _candidate(setting: Setting, aim: Aim) -> dict[str, Any]:
@@ -102,7 +130,7 @@ def _candidate(setting: Setting, aim: Aim) -> dict[str, Any]:
     }
 
 
-def _best(rows: pd.DataFrame) -> Mapping[str, Any] | None:
+def _best(rows: pd.DataFrame) -> dict[str, Any] | None:
     able = rows[rows["meets"] & (rows["requests"] > 0)]
     if able.empty:
         return None
@@ -142,6 +170,15 @@ def break_even(setting: Setting, baseline: Setting, prompt: int, output: int) ->
     return None
 
 
+def hisparse_config(setting: Setting) -> dict[str, int]:
+    """What --hisparse-config takes."""
+    return {
+        "top_k": setting.deployment.model.top_k,
+        "device_buffer_size": setting.device_buffer_size,
+        "host_to_device_ratio": setting.ratio,
+    }
+
+
 def launch_flags(setting: Setting) -> str:
     """The flags that start SGLang with this setting."""
     deployment, layout = setting.deployment, setting.deployment.layout
@@ -161,12 +198,8 @@ def launch_flags(setting: Setting) -> str:
     if setting.disaggregated:
         flags.append("--disaggregation-mode decode")
     if setting.mode != "baseline":
-        config = {
-            "top_k": deployment.model.top_k,
-            "device_buffer_size": setting.device_buffer_size,
-            "host_to_device_ratio": setting.ratio,
-        }
-        flags.append(f"--enable-hisparse --hisparse-config '{json.dumps(config)}'")
+        config = json.dumps(hisparse_config(setting))
+        flags.append(f"--enable-hisparse --hisparse-config '{config}'")
     return " ".join(flags)
 
 
@@ -177,10 +210,15 @@ def make_plan(
     policy: str = "lru",
     buffers: Iterable[int] = DEFAULT_BUFFERS,
     ratios: Iterable[int] = DEFAULT_RATIOS,
+    *,
+    other_policies: Iterable[str] = (),
+    linked: Hardware | None = None,
 ) -> Plan:
     """Try every buffer and ratio for `aim`; `setting` gives all the rest.
 
-    Raises ValueError if the model does not fit or a buffer is smaller than its top-k.
+    The best is also computed with the misses of `other_policies`, and over the host link of the
+    machine `linked`. Raises ValueError if the model does not fit or a buffer is smaller than its
+    top-k.
     """
     baseline = replace(setting, mode="baseline", misses=None)
     settings = [
@@ -191,40 +229,65 @@ def make_plan(
     candidates = pd.DataFrame([_candidate(one, aim) for one in settings])
     base = _candidate(baseline, aim)
     best = _best(candidates)
+    crossings = [
+        break_even(one, baseline, aim.prompt, aim.output) if able else None
+        for one, able in zip(settings, candidates["requests"] > 0, strict=True)
+    ]
+    candidates = candidates.assign(
+        best=False,
+        baseline_tokens_per_s=base["tokens_per_s"],
+        break_even=pd.array(crossings, dtype="Int64"),
+        flags=[launch_flags(one) for one in settings],
+    )
     met = candidates[candidates["meets"]]
-    chosen = setting
-    reasons = [_why_none(candidates, aim)]
-    crossing, sensitivity = None, pd.DataFrame()
-    if best is not None:
-        chosen = next(
-            s
-            for s in settings
-            if (s.device_buffer_size, s.ratio) == (best["buffer"], best["ratio"])
-        )
-        reasons = _reasons(candidates, best, base, aim)
-        crossing = break_even(chosen, baseline, aim.prompt, aim.output)
-        sensitivity = pd.DataFrame(
-            [
-                {"misses_times": factor}
-                | {
-                    name: value
-                    for name, value in _candidate(scale_misses(chosen, factor), aim).items()
-                    if name in ("miss_rate", "tokens_per_s", "tpot_ms")
-                }
-                for factor in (0.0, 0.5, 1.0, 1.5, 2.0)
-            ]
-        )
+    smallest = int(met["buffer"].min()) if len(met) else None
+    if best is None:
+        none = pd.DataFrame()
+        reasons = (_why_none(candidates, aim),)
+        front = _pareto(candidates)
+        return Plan(candidates, None, reasons, base, front, smallest, None, none, "", none, {})
+    place = candidates.index[
+        (candidates["buffer"] == best["buffer"]) & (candidates["ratio"] == best["ratio"])
+    ][0]
+    candidates.loc[place, "best"] = True
+    chosen = settings[place]
+    sensitivity = [
+        {"misses_times": factor}
+        | {
+            name: value
+            for name, value in _candidate(scale_misses(chosen, factor), aim).items()
+            if name in ("miss_rate", "tokens_per_s", "tpot_ms")
+        }
+        for factor in (0.0, 0.5, 1.0, 1.5, 2.0)
+    ]
     return Plan(
         candidates=candidates,
-        best=best,
-        reasons=tuple(reasons),
+        best=best
+        | {
+            "break_even": crossings[place],
+            "flags": launch_flags(chosen),
+            "hisparse_config": hisparse_config(chosen),
+            "worth_it": bool(best["tokens_per_s"] >= base["tokens_per_s"]),
+        },
+        reasons=tuple(_reasons(candidates, best, base, aim)),
         baseline=base,
         pareto=_pareto(candidates),
-        smallest_buffer=int(met["buffer"].min()) if len(met) else None,
-        break_even=crossing,
-        sensitivity=sensitivity,
-        flags=launch_flags(chosen) if best is not None else "",
+        smallest_buffer=smallest,
+        break_even=crossings[place],
+        sensitivity=pd.DataFrame(sensitivity),
+        flags=launch_flags(chosen),
+        policies=policy_value(chosen, aim, misses_of, dict.fromkeys((policy, *other_policies))),
+        linked=_over(chosen, aim, int(best["batch"]), linked) if linked else {},
     )
+
+
+def _over(setting: Setting, aim: Aim, batch: int, hardware: Hardware) -> dict[str, Any]:
+    linked = on_link(setting, hardware)
+    return {
+        "hardware": hardware.name,
+        "link_gb_s": linked.link.bulk_gb_s,
+        "tokens_per_s": linked.steady_tokens_per_s(aim.prompt, aim.output, batch),
+    }
 
 
 def scale_misses(setting: Setting, factor: float) -> Setting:
@@ -305,82 +368,3 @@ def policy_value(
     if len(table):
         table["more_tokens"] = table["tokens_per_s"] / table["tokens_per_s"].iloc[0] - 1
     return table
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One thing wrong with a configuration: an error stops the engine, a warning costs."""
-
-    severity: str  # error or warning
-    text: str
-
-
-def read_config(text: str, model: Model) -> tuple[dict[str, int], list[Finding]]:
-    """A --hisparse-config with the engine's defaults filled in, and what is wrong with it."""
-    try:
-        given = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"the configuration is not valid JSON: {error}") from error
-    if not isinstance(given, dict):
-        raise ValueError("the configuration must be a JSON object")
-    findings = []
-    for key in sorted(set(given) - set(CONFIG_KEYS)):
-        known = ", ".join(CONFIG_KEYS)
-        findings.append(Finding("error", f"unknown key {key!r}; known: {known}"))
-    top_k = given.get("top_k", 2048)
-    config = {
-        "top_k": top_k,
-        "device_buffer_size": given.get(
-            "device_buffer_size", 2 * top_k if isinstance(top_k, int) else 4096
-        ),
-        "host_to_device_ratio": given.get("host_to_device_ratio", 2),
-        "swap_in_block_size": given.get("swap_in_block_size", 960),
-    }
-    for key, value in config.items():
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise ValueError(f"{key} must be a whole number, not {value!r}")
-    size = config["device_buffer_size"]
-    if config["top_k"] != model.top_k:
-        findings.append(
-            Finding("error", f"top_k {config['top_k']} is not the {model.top_k} of {model.name}")
-        )
-    if size < config["top_k"]:
-        findings.append(Finding("error", f"device_buffer_size {size} is below top_k"))
-    if size > MAX_BUFFER:
-        findings.append(Finding("error", f"device_buffer_size {size} is above {MAX_BUFFER}"))
-    if size % PAGE_TOKENS:
-        findings.append(
-            Finding("error", f"device_buffer_size {size} is no multiple of the page, {PAGE_TOKENS}")
-        )
-    if config["host_to_device_ratio"] < 1:
-        findings.append(Finding("error", "host_to_device_ratio must be at least 1"))
-    if not 1 <= config["swap_in_block_size"] <= 1024:
-        findings.append(Finding("error", "swap_in_block_size must be between 1 and 1024"))
-    return config, findings
-
-
-def check_config(text: str, setting: Setting, aim: Aim) -> list[Finding]:
-    """What is wrong with a --hisparse-config for this deployment and load; empty: nothing."""
-    config, findings = read_config(text, setting.deployment.model)
-    if any(finding.severity == "error" for finding in findings):
-        return findings
-    wanted = -(-aim.concurrency // setting.ranks)
-    for shortage in shortages(
-        setting.deployment,
-        config["host_to_device_ratio"],
-        config["device_buffer_size"],
-        aim.prompt,
-        aim.output,
-        wanted,
-        max(setting.max_running_requests // setting.ranks, 1),
-        colocated=not setting.disaggregated,
-    ):
-        severity = "error" if shortage.what in ("host memory", "length") else "warning"
-        if shortage.what == "GPU reserve" and shortage.when == "at start":
-            severity = "error"
-        findings.append(
-            Finding(
-                severity, f"{shortage.what}, {shortage.when}: {shortage.effect}; {shortage.reason}"
-            )
-        )
-    return findings

@@ -7,15 +7,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
 import pandas as pd
 
-from hisparse_sim.simulator.tables import print_table
+from hisparse_sim.simulator.tables import print_table, write_text
 
 if TYPE_CHECKING:
-    from hisparse_sim.simulator.hardware import Hardware
-    from hisparse_sim.simulator.missing import MissesOf
-    from hisparse_sim.simulator.plan import Aim, Finding, Plan
+    from hisparse_sim.simulator.config_check import Finding
+    from hisparse_sim.simulator.plan import Aim, Plan
     from hisparse_sim.simulator.prediction import Setting
 
 Columns = dict[str, tuple[str, Callable[[Any], str]]]
@@ -67,9 +65,9 @@ def load_line(setting: Setting, aim: Aim) -> str:
 
 
 def show_plan(
-    plan: Plan, rows: pd.DataFrame, setting: Setting, aim: Aim, after: str, output: Path | None
+    plan: Plan, rows: pd.DataFrame, setting: Setting, aim: Aim, output: Path | None
 ) -> None:
-    """The load, the choice with its reasons, the table of candidates, and the text `after`."""
+    """The load, the choice with its reasons, the table of candidates, and what follows from it."""
     lines = [load_line(setting, aim), ""]
     if plan.best is not None:
         pair = f"device_buffer_size {plan.best['buffer']}, ratio {plan.best['ratio']}"
@@ -88,36 +86,18 @@ def show_plan(
         _CANDIDATES,
         output,
         before="\n".join(lines),
-        after="\n".join([*refused, after]),
+        after="\n".join([*refused, _extras(plan, aim)]),
     )
 
 
-def extras(
-    plan: Plan,
-    setting: Setting,
-    aim: Aim,
-    misses_of: MissesOf,
-    policies: Sequence[str],
-    grace: Hardware,
-) -> str:
-    """Targets, break-even, sensitivity, better eviction, C2C and flags of the choice, in lines.
-
-    `policies`: the one planned with, then those to compare it with.
-    """
-    from dataclasses import replace
-
-    from hisparse_sim.simulator.plan import on_link, policy_value
-
+def _extras(plan: Plan, aim: Aim) -> str:
+    """Targets, break-even, sensitivity, better eviction, C2C and flags of the choice, in lines."""
     if plan.best is None:
         return ""
-    size, ratio = int(plan.best["buffer"]), int(plan.best["ratio"])
-    chosen = replace(
-        setting, device_buffer_size=size, ratio=ratio, misses=misses_of(policies[0], size)
-    )
     crossing = (
         "this pair never pays with the requests that fit"
         if plan.break_even is None
-        else f"{plan.break_even} requests"
+        else f"{plan.break_even} requests over all ranks"
     )
     rates = ", ".join(f"{value:,.0f}" for value in plan.sensitivity["tokens_per_s"])
     lines = [
@@ -130,30 +110,26 @@ def extras(
         f"Break-even concurrency: {crossing}",
         f"Misses times 0, 0.5, 1, 1.5, 2: {rates} tok/s",
     ]
-    unlike = list(dict.fromkeys(policies))
-    for row in policy_value(chosen, aim, misses_of, unlike).to_dict("records")[1:]:
+    for row in plan.policies.to_dict("records")[1:]:
         lines.append(
             f"Evicting by {row['policy']}: {100 * row['miss_rate']:.1f} % misses,"
             f" {100 * row['more_tokens']:+.1f} % tokens"
         )
-    batch = int(plan.best["batch"])
-    linked = on_link(chosen, grace)
-    rate = linked.steady_tokens_per_s(aim.prompt, aim.output, batch)
-    lines += [
-        f"With the host link of {grace.name} ({linked.link.bulk_gb_s:.0f} GB/s), same compute:"
-        f" {rate:,.0f} tok/s",
-        "",
-        f"Flags: {plan.flags}",
-    ]
-    return "\n".join(lines)
+    if plan.linked:
+        lines.append(
+            f"With the host link of {plan.linked['hardware']} ({plan.linked['link_gb_s']:.0f}"
+            f" GB/s), same compute: {plan.linked['tokens_per_s']:,.0f} tok/s"
+        )
+    return "\n".join([*lines, "", f"Flags: {plan.flags}"])
 
 
-def show_findings(findings: Sequence[Finding]) -> None:
+def show_findings(findings: Sequence[Finding], output: Path | None = None) -> None:
     """What is wrong with a configuration."""
-    for finding in findings:
-        click.echo(textwrap.fill(f"{finding.severity}: {finding.text}", 80, subsequent_indent="  "))
-    if not findings:
-        click.echo("nothing wrong with this configuration at this load")
+    lines = [
+        textwrap.fill(f"{finding.severity}: {finding.text}", 80, subsequent_indent="  ")
+        for finding in findings
+    ] or ["nothing wrong with this configuration at this load"]
+    write_text("\n".join(lines) + "\n", output)
 
 
 def show_served(rows: pd.DataFrame, output: Path | None = None) -> None:

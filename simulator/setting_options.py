@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -186,6 +187,11 @@ def prepare(options: dict[str, Any], mode: str, policy: str) -> tuple[Setting, M
     return setting, given, trace
 
 
+def _given(options: dict[str, Any]) -> dict[str, Any]:
+    left_out = ("traces", "provenance", "quiet")
+    return {name: value for name, value in options.items() if name not in left_out}
+
+
 def write(
     rows: pd.DataFrame,
     trace: Trace,
@@ -197,7 +203,22 @@ def write(
     """Write rows with what is needed to compute them again."""
     from hisparse_sim.simulator.tables import stamped, write_rows
 
-    left_out = ("traces", "provenance", "quiet")
-    given = {name: value for name, value in options.items() if name not in left_out}
     named = rows.assign(trace=trace.name, provenance=trace.metadata.provenance)
-    write_rows(stamped(named, {trace.name: trace.sha256}, seed, given), form, output)
+    digests = {trace.name: trace.sha256}
+    write_rows(stamped(named, digests, seed, _given(options)), form, output)
+
+
+def write_document(
+    found: dict[str, Any], trace: Trace, options: dict[str, Any], output: Path | None
+) -> None:
+    """Write a JSON object, with what is needed to compute it again first."""
+    from hisparse_sim.simulator import tables
+
+    stamp = {
+        "trace": trace.name,
+        "provenance": trace.metadata.provenance,
+        "trace_sha256": trace.sha256,
+        "parameters": {k: v for k, v in _given(options).items() if v is not None},
+        "version": version("hisparse-sim"),
+    }
+    tables.write_document(stamp | found, output)

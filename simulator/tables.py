@@ -48,7 +48,16 @@ def write_rows(rows: pd.DataFrame, form: str, output: Path | None) -> None:
         with atomic_path(output) as path:
             rows.to_parquet(path, index=False)
         return
-    text = _TEXTS[form](rows)
+    write_text(_TEXTS[form](rows), output)
+
+
+def write_document(found: Mapping[str, Any], output: Path | None) -> None:
+    """Write a JSON object of plain values, NumPy scalars, lists and objects, as `write_rows`."""
+    write_text(json.dumps(_plain(found), indent=1) + "\n", output)
+
+
+def write_text(text: str, output: Path | None) -> None:
+    """Write `text` to `output` (atomically) or to stdout."""
     if output is None:
         sys.stdout.write(text)
     else:
@@ -76,6 +85,10 @@ def _records(rows: pd.DataFrame) -> list[dict[str, Any]]:
 
 def _plain(value: Any) -> Any:
     """Turn numpy scalars into Python's and what JSON cannot say into null."""
+    if isinstance(value, Mapping):
+        return {str(name): _plain(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
     if hasattr(value, "item"):
         value = value.item()
     if value is pd.NA or (isinstance(value, float) and not math.isfinite(value)):
@@ -142,8 +155,4 @@ def print_table(
     text = captured.get()
     if plain:
         text = "".join(line.rstrip() + "\n" for line in text.splitlines())
-    if output is None:
-        sys.stdout.write(text)
-    else:
-        with atomic_path(output) as path:
-            Path(path).write_text(text, encoding="utf-8")
+    write_text(text, output)

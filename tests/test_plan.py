@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from hisparse_sim.simulator.config_check import check_config, read_config
 from hisparse_sim.simulator.deployment import Deployment
 from hisparse_sim.simulator.hardware import load_hardware
 from hisparse_sim.simulator.latency import load_link
@@ -17,12 +18,10 @@ from hisparse_sim.simulator.models import load_model
 from hisparse_sim.simulator.plan import (
     Aim,
     break_even,
-    check_config,
     launch_flags,
     make_plan,
     on_link,
     policy_value,
-    read_config,
     scale_misses,
 )
 from hisparse_sim.simulator.prediction import Setting, serve_all, steps_for, swap_in_on
@@ -127,6 +126,42 @@ def test_plan_chooses_and_explains() -> None:
             & (able["host_gb"] < one["host_gb"])
         )
         assert not better.any()
+
+
+def test_plan_as_a_document_and_as_rows() -> None:
+    found = make_plan(
+        setting(),
+        AIM,
+        made_up,
+        buffers=(4096, 6144),
+        ratios=(4, 6),
+        other_policies=("lru", "belady"),
+        linked=load_hardware("gh200"),
+    )
+    assert found.best is not None
+    best, document = found.best, found.document()
+    assert document["recommendation"]["hisparse_config"] == {
+        "top_k": 2048,
+        "device_buffer_size": best["buffer"],
+        "host_to_device_ratio": best["ratio"],
+    }
+    assert document["recommendation"]["worth_it"] is True
+    assert document["recommendation"]["flags"] == found.flags
+    assert document["recommendation"]["break_even"] == found.break_even
+    assert [row["policy"] for row in document["policies"]] == ["lru", "belady"]
+    assert [row["misses_times"] for row in document["sensitivity"]] == [0, 0.5, 1, 1.5, 2]
+    assert document["linked"]["hardware"] == "gh200"
+    # Rows stand for themselves: which is best, from when it pays, how to start it.
+    for rows in (found.rows(), found.rows(every=True)):
+        marked = rows[rows["best"]].to_dict("records")
+        assert [(row["buffer"], row["ratio"]) for row in marked] == [
+            (best["buffer"], best["ratio"])
+        ]
+        assert marked[0]["flags"] == found.flags
+        assert marked[0]["break_even"] == found.break_even
+    assert len(found.rows(every=True)) == 4
+    for row in found.rows(every=True).to_dict("records"):
+        assert f'"host_to_device_ratio": {row["ratio"]}' in row["flags"]
 
 
 def test_targets() -> None:

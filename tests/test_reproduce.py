@@ -82,7 +82,16 @@ def test_plan_command() -> None:
 def test_plan_data(tmp_path: Path) -> None:
     file = tmp_path / "plan.json"
     run("plan", "--buffer", "4096", "--ratio", "6,8", "--candidates", "-o", str(file))
-    assert [row["ratio"] for row in json.loads(file.read_text())] == [6, 8]
+    found = json.loads(file.read_text())
+    assert [row["ratio"] for row in found["candidates"]] == [6, 8]
+    assert found["recommendation"]["hisparse_config"]["device_buffer_size"] == 4096
+    assert found["recommendation"]["break_even"] > 0
+    assert found["parameters"]["prompt"] == 32_768
+    # jsonl, csv and parquet hold rows that stand for themselves.
+    lines = run("plan", "--buffer", "4096", "--ratio", "6", "--format", "jsonl").splitlines()
+    row = json.loads(lines[0])
+    assert row["best"] is True
+    assert "--enable-hisparse" in row["flags"]
 
 
 def test_plan_checks_a_config() -> None:
@@ -90,6 +99,9 @@ def test_plan_checks_a_config() -> None:
     result = CliRunner().invoke(cli, ["plan", "--config", '{"device_buffer_size": 100}'])
     assert result.exit_code == 1
     assert "error: device_buffer_size 100 is below top_k" in result.stdout
+    result = CliRunner().invoke(cli, ["plan", "--config", '{"top_k": 1}', "--format", "json"])
+    assert result.exit_code == 1
+    assert {row["severity"] for row in json.loads(result.stdout)} == {"error"}
 
 
 def test_plan_without_a_way() -> None:
