@@ -22,8 +22,9 @@ from hisparse_sim.traces.options import expand, note
 def report(results: tuple[str, ...], output: Path, title: str | None, quiet: bool) -> None:
     """Write one HTML page of what was found: curves, policies, layers, cost, plan.
 
-    RESULT: files that sweep, curve, plan and serve wrote with -o (csv, json, jsonl, parquet), in
-    any number; at least one of a sweep. The page needs no network and can be mailed.
+    RESULT: files that sweep, curve, plan, serve, reproduce and gpu bench wrote with -o (csv, json,
+    jsonl, parquet), in any number; at least one of a sweep. The page needs no network and can be
+    mailed.
 
     \b
     hisparse-sim sweep --per-layer --ratio 8 -o rows.parquet

@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from make_results import results, run
 
 from hisparse_sim.cli import cli
+from hisparse_sim.simulator.latency import load_link
 from hisparse_sim.simulator.report import Result, charts, data, findings, read_results, write_report
 from hisparse_sim.simulator.totals import totals
 from hisparse_sim.traces import TraceError
@@ -260,3 +261,89 @@ def test_plans_and_serving_runs_are_redone_by_their_commands(
         assert again.parameters == before.parameters
         left = [result.rows.drop(columns="parameters") for result in (again, before)]
         pd.testing.assert_frame_equal(*left)
+
+
+def test_times_are_those_of_the_link_that_the_sweep_named(folder: Path, tmp_path: Path) -> None:
+    rows = read_results([folder / "rows.parquet"])[0].rows
+    times = data.times_table(rows, {})
+    assert times.chosen == 8
+    assert times.batches == [1, 8, 32, 64]
+    assert "our kernel" in times.source
+    slower = tmp_path / "rows.csv"
+    options = "--policy lru --buffer 2048,3072 --link pcie4 --batch 3 --quiet"
+    run("sweep", folder / "small.parquet", *options.split(), "-o", slower)
+    other = read_results([slower])[0]
+    found = data.times_table(other.rows, other.parameters)
+    assert found.chosen == 3
+    assert "the engine's kernel over" in found.source
+    assert load_link("pcie4").description in found.source
+    # One layer: close to the mean over steps that the sweep itself wrote.
+    own = found.table[found.table["batch"] == 3].set_index("buffer")["time"]
+    swept = other.rows.set_index("buffer")["swap_in_us"]
+    assert own.to_dict() == pytest.approx(swept.to_dict(), rel=0.05)
+    both = pd.concat([other.rows, rows], ignore_index=True)
+    assert "left out here" in data.times_table(both, {}).source
+    with pytest.raises(TraceError, match="cannot look up: unknown"):
+        data.times_table(other.rows.assign(link="mine"), {})
+
+
+def test_a_sweep_without_a_link_says_so(folder: Path) -> None:
+    rows = read_results([folder / "rows.parquet"])[0].rows.drop(columns=["link", "swap_in_kernel"])
+    times = data.times_table(rows, {})
+    assert times.chosen == 1
+    assert "The sweep named no link" in times.source
+
+
+def test_published_figures_and_measurements(folder: Path, tmp_path: Path) -> None:
+    redone, benched = tmp_path / "redone.csv", tmp_path / "bench.json"
+    several = tmp_path / "several.json"
+    figure = {"what": "a <figure>", "published": 100.0, "ours": 90.0, "error": -0.1}
+    told = figure | {"how": "by hand", "gap": "open", "source": "a paper"}
+    pd.DataFrame([told]).to_csv(redone, index=False)
+    machine = {"gpu": "NVIDIA H200", "hisparse_sim": "source tree"}
+    point = {"batch": 1, "misses": 64, "buffer": 4096, "item_bytes": 1152, "timer_us": 2.0}
+    timed = point | {"sglang_us": 30.0, "native_us": 10.0, "native_samples": [9.0, 11.0]}
+    given = {"repeats": 30, "unit": "us"}
+    benched.write_text(json.dumps({"machine": machine, "parameters": given, "rows": [timed]}))
+    pools = {"what": "pools", "used_bytes": 1}
+    both = {"what": "copy", "gpus": 2, "sum_gb_s": 105.8, "us": [5000.0, 5078.0]}
+    shared = given | {"host_pool": "shared"}
+    measured = {"machine": machine, "parameters": shared, "gpus": [], "rows": [pools, both]}
+    several.write_text(json.dumps(measured))
+    results = read_results([folder / "rows.parquet", redone, benched, several])
+    assert [result.kind for result in results[1:]] == ["reproduce", "bench", "bench of several"]
+    page = tmp_path / "page.html"
+    write_report(results, page)
+    text = page.read_text(encoding="utf-8")
+    assert "1 of 1 published figures are met within 20 %" in text
+    assert "a &lt;figure&gt;" in text
+    assert ">3.00<" in text  # sglang / native
+    assert ">5,078.0<" in text
+    assert "NVIDIA H200: bench.json" in text
+    commands = [findings.command(result) for result in results[1:]]
+    assert commands[0].startswith("hisparse-sim reproduce")
+    assert commands[1] == (
+        "hisparse-sim gpu bench --batch 1 --misses 64 --buffer 4096 --item-bytes 1152"
+        " --repeats 30 -o bench.json"
+    )
+    assert commands[2] == (
+        "hisparse-sim gpu bench --gpus 2 --repeats 30 --share-host-pool -o several.json"
+    )
+
+
+def test_a_plan_is_read_whole(folder: Path, tmp_path: Path) -> None:
+    file, rows = tmp_path / "plan.json", tmp_path / "plan.csv"
+    few = ["--buffer", "3072,4096", "--ratio", "4,6", "--concurrency", "64", "--quiet"]
+    run("plan", *few, "-o", file)
+    run("plan", *few, "-o", rows)
+    document = json.loads(file.read_text())
+    for path in (file, rows):
+        result = read_results([folder / "rows.parquet", path])[1]
+        best = findings.choose_plan(result.rows)
+        assert best is not None
+        assert best["buffer"] == document["recommendation"]["buffer"]
+        assert findings.flags(best, {}) == document["recommendation"]["flags"]
+        assert f"from {document['recommendation']['break_even']} concurrent" in findings.worth(best)
+        words = shlex.split(findings.command(result))
+        assert words[words.index("--buffer") + 1] == "3072,4096"
+        assert words[words.index("--ratio") + 1] == "4,6"

@@ -3,21 +3,24 @@
 Whatever is left out is told in a note that the page shows."""
 
 import math
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from hisparse_sim.simulator.latency import load_link, swap_in_us
+from hisparse_sim.simulator.latency import Link, load_link, swap_in_us
 from hisparse_sim.simulator.models import load_model
+from hisparse_sim.simulator.profiles import ProfileError
 from hisparse_sim.simulator.totals import totals
+from hisparse_sim.traces import TraceError
 
 POINTS_PER_LINE = 600  # of a rolling curve; more cannot be told apart on a screen
 CURVE_POINTS = 30_000  # of all lines together
 SWEEP_ROWS = 40_000
 BATCHES = (1, 8, 32, 64)  # requests that decode together
-LINK, KERNEL = "h200-pcie5", "sglang"
-BF16_ITEM_BYTES = 1152
+LINK, KERNEL = "h200-pcie5", "sglang"  # where a sweep names none
+MODEL = "glm-5.1"  # whose items are taken where a sweep names no model; all shipped ones are alike
 
 Columns = dict[str, list[Any]]
 
@@ -70,38 +73,71 @@ def curve_table(rows: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
     return kept[wanted], notes
 
 
-def times_table(rows: pd.DataFrame) -> tuple[pd.DataFrame, str, str]:
-    """Return predicted swap-in times `trace, policy, buffer, batch, time`, their title and source.
+class Times(NamedTuple):
+    """Predicted swap-in times, and what they are."""
+
+    table: pd.DataFrame  # trace, policy, buffer, batch, time
+    title: str
+    source: str
+    batches: list[int]
+    chosen: int  # of the batches: what the sweep asked for
+
+
+def times_table(rows: pd.DataFrame, parameters: Mapping[str, Any]) -> Times:
+    """Return predicted swap-in times over the link that the sweep asked for, or the default one.
 
     For the model and item size of the rows: ms per token over all its layers, each taken to miss
-    like the mean of the replayed ones. Without a model: us of one layer with bf16 items."""
-    link = load_link(LINK)
+    like the mean of the replayed ones. Without a model: us of one layer. `parameters` are those of
+    the sweep. Raises TraceError if the sweep's link is in no profile at hand."""
+    link, kernel, chosen, asked = load_link(LINK), KERNEL, BATCHES[0], ""
+    if "link" in rows and rows["link"].notna().any():
+        rows = rows[rows["link"].notna()]
+        name, kernel, chosen = rows.iloc[0][["link", "swap_in_kernel", "batch"]]
+        others = sorted({*rows["link"]} - {name})
+        if others:
+            asked = f" Rows over {', '.join(others)} are left out here: report them alone."
+        rows = rows[rows["link"] == name]
+        link = _link(str(name), parameters.get("profiles"))
+    else:
+        asked = " The sweep named no link (`sweep --link`)."
+    kv_dtype = str(parameters.get("kv_dtype", "bf16"))
     priced = "model" in rows and isinstance(rows["model"].iloc[0], str)
     if priced:
-        model = load_model(str(rows["model"].iloc[0]))
-        item_bytes = model.item_bytes(str(rows["kv_dtype"].iloc[0]))
+        model, kv_dtype = load_model(str(rows["model"].iloc[0])), str(rows["kv_dtype"].iloc[0])
         scale, title = model.layers / 1000, f"swap-in per token, ms ({model.name})"
     else:
-        item_bytes, scale, title = BF16_ITEM_BYTES, 1.0, "swap-in of one layer, µs"
+        model, scale, title = load_model(MODEL), 1.0, "swap-in of one layer, µs"
+    item_bytes = model.item_bytes(kv_dtype)
     layers = totals(rows, ["trace", "layer", "policy", "buffer"])
+    batches = sorted({*BATCHES, int(chosen)})
     tables = [
         layers.assign(
             batch=batch,
             time=scale
             * swap_in_us(
-                link, KERNEL, batch, layers["misses_per_step"], layers["buffer"], item_bytes
+                link, kernel, batch, layers["misses_per_step"], layers["buffer"], item_bytes
             ),
         )
-        for batch in BATCHES
+        for batch in batches
     ]
     times = pd.concat(tables, ignore_index=True)
     means = times.groupby(["trace", "policy", "buffer", "batch"], sort=False)["time"].mean()
+    whose = {"sglang": "the engine's", "native": "our"}[str(kernel)]
     source = (
-        f"Predicted for the engine's kernel over {link.description}, items of {item_bytes:,} bytes,"
+        f"Predicted for {whose} kernel over {link.description}, items of {item_bytes:,} bytes,"
         " from the mean misses of a layer, all requests alike; nothing is hidden behind compute."
-        f" The link's figures are {link.kind}: {link.source}."
+        f" The link's figures are {link.kind}: {link.source}.{asked}"
     )
-    return means.reset_index(), title, source
+    return Times(means.reset_index(), title, source, batches, int(chosen))
+
+
+def _link(name: str, profiles: Any) -> Link:
+    try:
+        return load_link(name, profiles)
+    except ProfileError as error:
+        raise TraceError(
+            f"the sweep asked for the link {name}, which this report cannot look up: {error}"
+        ) from error
 
 
 def serve_table(rows: pd.DataFrame) -> pd.DataFrame:

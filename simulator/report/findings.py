@@ -1,5 +1,6 @@
 """What a report says in words: the question, the answer, and the commands that redo it."""
 
+import json
 import math
 import shlex
 from collections.abc import Sequence
@@ -120,17 +121,44 @@ def _over_the_link(rows: pd.DataFrame, misses_per_step: float) -> list[str]:
 
 
 def choose_plan(plans: pd.DataFrame) -> dict[str, Any] | None:
-    """Return the candidate with most tokens per second among those that meet their targets; among
-    those within 1 % of it the one that pins least host memory. None if none can run."""
+    """Return the candidate that the plan marks as its best; in older files, and of several plans,
+    the one with most tokens per second among those that meet their targets, and among those within
+    1 % of it the one that pins least host memory. None if none can run."""
     if plans.empty:
         return None
     able = plans[(plans["requests"] > 0) & plans["meets"].astype(bool)]
     if able.empty:
         return None
+    marked = able[able["best"].eq(True)] if "best" in able else able[:0]
+    if len(marked) == 1:
+        able = marked
     alike = able[able["tokens_per_s"] >= 0.99 * able["tokens_per_s"].max()]
     ranked = alike.sort_values(["host_gb", "tokens_per_s"], ascending=[True, False])
     found: dict[str, Any] = ranked.iloc[0].to_dict()
     return found
+
+
+def worth(plan: dict[str, Any]) -> str:
+    """Return what the plan chosen is against serving without HiSparse; empty for older files."""
+    base = plan.get("baseline_tokens_per_s")
+    if base is None:
+        return ""
+    said = f" Without HiSparse: {base:,.0f} tokens/s"
+    if pd.isna(plan["break_even"]):
+        return said + "; HiSparse is behind at every load that fits."
+    return said + f"; HiSparse is ahead from {plan['break_even']:,.0f} concurrent requests on."
+
+
+def flags(plan: dict[str, Any], parameters: dict[str, Any]) -> str:
+    """Return the engine's flags for the plan chosen; of older files the configuration alone."""
+    if isinstance(plan.get("flags"), str):
+        return str(plan["flags"])
+    config: dict[str, Any] = {}
+    if isinstance(parameters.get("model"), str):
+        config["top_k"] = load_model(parameters["model"]).top_k
+    config["device_buffer_size"] = int(plan["buffer"])
+    config["host_to_device_ratio"] = int(plan["ratio"])
+    return f"--enable-hisparse --hisparse-config '{json.dumps(config)}'"
 
 
 def command(result: Result) -> str:
@@ -139,9 +167,11 @@ def command(result: Result) -> str:
     Traces are named by their stem, since rows do not hold paths; the bundled sample needs none.
     """
     given = result.parameters
+    if result.kind.startswith("bench"):
+        return _bench_command(result, given)
     if result.kind in ("sweep", "curve"):
         given |= _replayed(result.rows, result.kind)
-    elif result.kind == "plan":
+    elif result.kind == "plan" and "best" not in result.rows:  # older files
         given |= {name: _values(result.rows, name) for name in ("buffer", "ratio")}
     elif result.kind == "serve":
         given |= _served(result.rows)
@@ -155,6 +185,20 @@ def command(result: Result) -> str:
     for name, value in given.items():
         words += _flag(plain.get(name, name), value)
     return " ".join([*map(shlex.quote, words), "-o", shlex.quote(result.path.name)])
+
+
+def _bench_command(result: Result, given: dict[str, Any]) -> str:
+    rows = result.rows
+    told = {name: _values(rows.dropna(subset=[name]), name) for name in _GRID if name in rows}
+    words = ["hisparse-sim", "gpu", "bench"]
+    for name, values in told.items():
+        words += _flag(name, [int(value) for value in values])
+    words += _flag("repeats", given.get("repeats")) + _flag("pin_numa", given.get("pin_numa"))
+    words += ["--share-host-pool"] if given.get("host_pool") == "shared" else []
+    return " ".join([*words, "-o", shlex.quote(result.path.name)])
+
+
+_GRID = ("gpus", "batch", "misses", "buffer", "item_bytes")
 
 
 def _flag(name: str, value: Any) -> list[str]:

@@ -13,8 +13,7 @@ from typing import Any
 import pandas as pd
 
 from hisparse_sim.simulator import report
-from hisparse_sim.simulator.models import load_model
-from hisparse_sim.simulator.report import charts, data, findings
+from hisparse_sim.simulator.report import charts, data, findings, measured
 from hisparse_sim.simulator.report.pieces import (
     Cells,
     buffer_swatch,
@@ -96,6 +95,7 @@ class _Page:
             ("layers", "Layers", self._layers()),
             ("cost", "What misses cost", self._cost()),
             ("plan", "Plan", self._plan()),
+            *measured.sections(self.results),
             ("provenance", "Where this comes from, and how to redo it", self._provenance()),
         ]
         self.embedded = {"tables": self.tables, "charts": self.charts, "signals": signals}
@@ -248,15 +248,18 @@ class _Page:
         )
 
     def _cost(self) -> str:
-        times, title, source = data.times_table(self.rows)
-        self.tables["times"] = data.columns(times, 4)
-        batch: charts.Spec = {"name": "batch", "value": data.BATCHES[0]}
-        text = "<h3>Time</h3>" + options("batch", "Requests decoding together", data.BATCHES, 1)
+        sweep = next(result for result in self.results if result.kind == "sweep")
+        times = data.times_table(self.rows, sweep.parameters)
+        self.tables["times"] = data.columns(times.table, 4)
+        batch: charts.Spec = {"name": "batch", "value": times.chosen}
+        text = "<h3>Time</h3>" + options(
+            "batch", "Requests decoding together", times.batches, times.chosen
+        )
         text += self._chart(
             "swap-in",
-            charts.swap_in(self.policies, title, [*self.shared, batch]),
-            f"{title} by buffer size, a line per policy",
-            source,
+            charts.swap_in(self.policies, times.title, [*self.shared, batch]),
+            f"{times.title} by buffer size, a line per policy",
+            times.source,
             "buffer",
         )
         text += "<h3>Memory</h3>"
@@ -315,11 +318,6 @@ class _Page:
         if best is None:
             text = "<p>No candidate can run and meets the targets.</p>"
         else:
-            config: dict[str, Any] = {}
-            if isinstance(parameters.get("model"), str):
-                config["top_k"] = load_model(parameters["model"]).top_k
-            config["device_buffer_size"] = int(best["buffer"])
-            config["host_to_device_ratio"] = int(best["ratio"])
             load = ", ".join(
                 f"{name.replace('_', ' ')} {parameters[name]}"
                 for name in ("model", "hardware", "layout", "prompt", "output_len", "concurrency")
@@ -329,8 +327,8 @@ class _Page:
                 f"<p>For {escape(load)}: {best['tokens_per_s']:,.0f} tokens/s at"
                 f" {best['tpot_ms']:.1f} ms per token, {best['batch']:.0f} requests per rank,"
                 f" limited by {escape(str(best['limit']))}; {best['host_gb']:,.0f} GB of host"
-                " memory are pinned. Simulated.</p><p>The engine's flags:</p>"
-                + copy(f"--enable-hisparse --hisparse-config '{json.dumps(config)}'")
+                f" memory are pinned.{escape(findings.worth(best))} Simulated.</p>"
+                "<p>The engine's flags:</p>" + copy(findings.flags(best, parameters))
             )
         if not (plans["requests"] > 0).any():
             return text

@@ -36,9 +36,12 @@ def table(rows: pd.DataFrame, cells: Cells) -> str:
 
 
 def _class(is_text: bool, name: str) -> str:
-    if name in ("reason", "trace_sha256"):
+    if name in _WRAPPED:
         return ' class="wrap"'
     return ' class="text"' if is_text else ""
+
+
+_WRAPPED = ("reason", "trace_sha256", "gap", "how", "source")
 
 
 def details(summary: str, body: str) -> str:

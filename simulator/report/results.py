@@ -1,4 +1,5 @@
-"""Reads what the commands wrote: rows of sweep, curve, plan and serve, told apart by columns."""
+"""Reads what the commands wrote, told apart by columns: rows of sweep, curve, plan, serve and
+reproduce, and measurements of gpu bench."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -17,7 +18,11 @@ _COLUMNS_OF = {
     "sweep": {"policy", "buffer", "steps", "accesses", "misses"},
     "plan": {"buffer", "ratio", "requests", "tokens_per_s", "tpot_ms", "host_gb", "meets"},
     "serve": {"mode", "load", "tokens_per_s", "tpot_p50_ms"},
+    "reproduce": {"what", "published", "ours", "error", "how", "gap", "source"},
+    "bench": {"batch", "misses", "buffer", "item_bytes", "timer_us"},
+    "bench of several": {"what", "gpus", "sum_gb_s", "us"},
 }
+_STAMP = ("trace", "provenance", "trace_sha256", "version")
 _READERS: dict[str, Callable[[Path], pd.DataFrame]] = {
     ".csv": lambda path: pd.read_csv(path, dtype={"request": "string", "load": "string"}),
     ".json": lambda path: _records(json.loads(path.read_text("utf-8"))),
@@ -33,7 +38,7 @@ class Result:
     """One file of rows."""
 
     path: Path
-    kind: str  # sweep, curve, plan or serve
+    kind: str  # a key of _COLUMNS_OF
     rows: pd.DataFrame = field(repr=False)
 
     @property
@@ -81,10 +86,27 @@ def _read(path: Path) -> Result:
             if rows.empty:
                 raise TraceError(f"{path} holds no rows")
             return Result(path, kind, rows)
-    raise TraceError(f"{path} holds no rows of sweep, curve, plan or serve; write them with -o")
+    raise TraceError(
+        f"{path} holds no rows of sweep, curve, plan, serve, reproduce or gpu bench; write them"
+        " with -o"
+    )
 
 
 def _records(read: Any) -> pd.DataFrame:
+    if isinstance(read, dict):
+        return _document(read)
     if not isinstance(read, list) or not all(isinstance(row, dict) for row in read):
         raise ValueError("it is no list of rows")
     return pd.DataFrame(read)
+
+
+def _document(read: dict[str, Any]) -> pd.DataFrame:
+    """Rows of a plan's document or of measurements, with what stands beside them in each row."""
+    rows = read.get("candidates", read.get("rows"))
+    if not isinstance(rows, list):
+        raise ValueError("it is no list of rows")
+    stamp = {name: read[name] for name in _STAMP if name in read}
+    if isinstance(read.get("machine"), dict):
+        stamp["machine"] = str(read["machine"].get("gpu", "unknown GPU"))
+    given = json.dumps(read.get("parameters") or {})
+    return _records(rows).assign(**stamp, parameters=given)
