@@ -133,6 +133,6 @@ def save(drawn: "Axes | Figure", path: Path) -> None:
 
 def root_figure(drawn: "Axes | Figure") -> "Figure":
     """Return the figure that axes are part of, however nested; a figure is its own."""
-    figure = drawn.get_figure(root=True)
-    assert figure is not None  # only axes that were removed have none
-    return figure
+    within = drawn.figure
+    assert within is not None  # only axes that were removed have none
+    return within.figure  # a part of a figure knows the whole, in Matplotlib 3.8, too
