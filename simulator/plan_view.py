@@ -87,6 +87,7 @@ def show_plan(
         output,
         before="\n".join(lines),
         after="\n".join([*refused, _extras(plan, aim)]),
+        bars="tokens_per_s",
     )
 
 
@@ -154,7 +155,7 @@ def show_served(rows: pd.DataFrame, output: Path | None = None) -> None:
         )
         if row[name]
     ]
-    print_table(rows, columns, output, after="\n".join(notes))
+    print_table(rows, columns, output, after="\n".join(notes), bars="tokens_per_s")
 
 
 def show_reproduced(rows: pd.DataFrame, output: Path | None = None) -> None:

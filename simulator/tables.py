@@ -12,11 +12,13 @@ from typing import Any
 
 import pandas as pd
 
+from hisparse_sim.simulator.sparks import bar, drawable
 from hisparse_sim.traces import atomic_path
 
 FORMATS = ("table", "csv", "json", "jsonl", "parquet")
 _LONGEST_WORD = 30  # longer text wraps
 _GAP = 2
+_BAR = 8  # columns of the largest bar
 _WIDTH = 80  # columns of a table that does not go to a terminal
 
 
@@ -117,11 +119,13 @@ def print_table(
     output: Path | None = None,
     before: str = "",
     after: str = "",
+    bars: str = "",
 ) -> None:
     """Print `columns` of `rows`: a mapping of column to (heading, how to show a value).
 
     `before` and `after` are lines of text around the table. On a terminal it has the terminal's
-    width; in a pipe and in the file `output` 80 columns, no colours and no trailing blanks."""
+    width, and the values of the column `bars` as bars behind each row if these fit; in a pipe and
+    in the file `output` 80 columns, no bars, no colours and no trailing blanks."""
     from rich.console import Console
     from rich.table import Table
 
@@ -138,8 +142,13 @@ def print_table(
             no_wrap=not prose,
             overflow="fold",
         )
-    for record in rows[list(columns)].to_dict("records"):
-        table.add_row(*(columns[str(name)][1](value) for name, value in record.items()))
+    drawn = [""] * len(rows)
+    if bars and output is None and drawable() and needed + _GAP + _BAR <= Console().width:
+        drawn = [bar(value, rows[bars].max(), _BAR) for value in rows[bars]]
+        table.add_column("")
+    for record, each in zip(rows[list(columns)].to_dict("records"), drawn, strict=True):
+        cells = [columns[str(name)][1](value) for name, value in record.items()]
+        table.add_row(*cells, *([each] if each else []))
     console = Console(highlight=False, markup=False, emoji=False)
     plain = output is not None or not console.is_terminal
     if plain:

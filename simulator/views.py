@@ -7,7 +7,9 @@ from typing import Any
 
 import pandas as pd
 
+from hisparse_sim.simulator.sparks import drawable, sparkline
 from hisparse_sim.simulator.tables import print_table
+from hisparse_sim.simulator.totals import totals
 from hisparse_sim.traces import TraceInfo
 
 Columns = dict[str, tuple[str, Callable[[Any], str]]]
@@ -67,7 +69,24 @@ def show_sweep(rows: pd.DataFrame, output: Path | None = None) -> None:
         columns,
         output,
         before=_title(rows),
-        after=_memory(rows) if priced else "",
+        after=_over_layers(rows, output) + (_memory(rows) if priced else ""),
+        bars="misses_per_step",
+    )
+
+
+def _over_layers(rows: pd.DataFrame, output: Path | None) -> str:
+    """Show the misses from the first layer to the last, a line per policy and buffer."""
+    layers, several = rows["layer"].nunique(), rows["trace"].nunique() > 1
+    if layers < 3 or output is not None or not drawable():
+        return ""
+    sums = totals(rows, ["trace", "policy", "buffer", "layer"]).sort_values("layer", kind="stable")
+    lines = [
+        f"  {name if several else ''} {policy:<7}{size:>7,}"
+        f"  {sparkline(list(group['misses_per_step']))}"
+        for (name, policy, size), group in sums.groupby(["trace", "policy", "buffer"], sort=False)
+    ]
+    return "\n".join(
+        [f"\nMisses per step over {layers} layers, each line to its own largest:", *lines]
     )
 
 
@@ -143,5 +162,12 @@ def show_trace_info(info: TraceInfo, output: Path | None = None) -> None:
         output,
         before="\n".join([info.path.name, *(f"  {name:<11}{fact}" for name, fact in facts.items())])
         + "\n",
-        after="overlap: share of a step's positions that the step before demanded too",
+        after="overlap: share of a step's positions that the step before demanded too"
+        + _overlaps(layers["overlap"].iloc[:-1], output),
     )
+
+
+def _overlaps(values: "pd.Series[float]", output: Path | None) -> str:
+    if len(values) < 3 or output is not None or not drawable():
+        return ""
+    return f"\nover the layers: {sparkline(list(values.astype(float)))}"
