@@ -16,6 +16,7 @@ from hisparse_sim.simulator.sweeping import Sweep
 
 GIB = 2**30
 _MOST_GIB = 2**20  # a pebibyte
+_MOST_RATIO = 2**20
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,16 @@ class SwapIn:
     def us(self, misses: Misses, buffer_size: int) -> npt.NDArray[np.float64]:
         """Return the swap-in time of every step, for `misses` [steps] of one layer and request."""
         return swap_in_us(self.link, self.kernel, self.batch, misses, buffer_size, self.item_bytes)
+
+
+def check_costs(ratios: Sequence[int], device_pool_gib: float, host_gib: float) -> None:
+    """Raise ValueError for what `add_costs` cannot price; long work asks before it starts."""
+    for name, gib in (("device-pool", device_pool_gib), ("host", host_gib)):
+        if not 0 < gib <= _MOST_GIB:
+            raise ValueError(f"--{name}-gib is {gib}; it must be between 0 and {_MOST_GIB}")
+    for ratio in ratios:
+        if not 1 <= ratio <= _MOST_RATIO:
+            raise ValueError(f"--ratio is {ratio}; it must be between 1 and {_MOST_RATIO}")
 
 
 def add_swap_in(swept: Sweep, rows: pd.DataFrame, swap_in: SwapIn) -> pd.DataFrame:
@@ -72,9 +83,7 @@ def add_costs(
     of the traces plus `output_len`. `device_pool_gib` is what one GPU has left for KV, `host_gib`
     the host memory for it; memory rules: see `hisparse_sim.simulator.memory`. Raises ValueError for
     values that the engine refuses."""
-    for name, gib in (("device-pool", device_pool_gib), ("host", host_gib)):
-        if not 0 < gib <= _MOST_GIB:
-            raise ValueError(f"--{name}-gib is {gib}; it must be between 0 and {_MOST_GIB}")
+    check_costs(ratios, device_pool_gib, host_gib)
     rows = swept.rows
     item_bytes = model.item_bytes(kv_dtype)
     priced = []

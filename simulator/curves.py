@@ -25,8 +25,8 @@ def rolling_curves(
 
     Raises ValueError if no (request, layer) is as long as the window.
     """
-    if skip_steps < 0:
-        raise ValueError(f"--skip-steps is {skip_steps}; it must not be negative")
+    rows = [len(misses) for piece in swept.pieces for misses in piece.misses.values()]
+    check_window(max(rows, default=0), window, skip_steps)
     runs = {
         (run.policy.name, run.buffer_size): run for piece in swept.pieces for run in piece.misses
     }
@@ -38,6 +38,17 @@ def rolling_curves(
     curves.insert(0, "trace", ", ".join(swept.rows["trace"].drop_duplicates()))
     curves.insert(1, "provenance", ", ".join(swept.rows["provenance"].drop_duplicates()))
     return curves
+
+
+def check_window(longest: int, window: int, skip_steps: int) -> None:
+    """Raise ValueError if a request of `longest` steps has no curve."""
+    if skip_steps < 0:
+        raise ValueError(f"--skip-steps is {skip_steps}; it must not be negative")
+    if longest < skip_steps + window:
+        raise ValueError(
+            f"the longest request has {longest} steps, too few for a window of {window} after "
+            f"skipping {skip_steps}; choose a smaller --window"
+        )
 
 
 def _curve(
@@ -55,12 +66,6 @@ def _curve(
         for piece in swept.pieces
         if len(piece.misses[run]) >= skip_steps + window
     ]
-    if not smoothed:
-        longest = max((len(piece.misses[run]) for piece in swept.pieces), default=0)
-        raise ValueError(
-            f"the longest request has {longest} steps, too few for a window of {window} after "
-            f"skipping {skip_steps}; choose a smaller --window"
-        )
     first = min(start for start, _ in smoothed)
     last = max(start + len(means) for start, means in smoothed)
     aligned = np.full((len(smoothed), last - first), np.nan)

@@ -1,6 +1,6 @@
 """The one compiled replay loop, and the two passes over a trace that it needs.
 
-A loop is specialised for a policy by closing over its hook; `_STAMP` joins the closure so that
+A loop is specialised for a policy by closing over its hook; `STAMP` joins the closure so that
 editing any policy or this file invalidates the machine code that Numba caches on disk (it watches
 this file only, numba#1833).
 """
@@ -47,7 +47,7 @@ def _stamp() -> int:
     return int.from_bytes(digest.digest()[:7], "little")
 
 
-_STAMP = _stamp()
+STAMP = _stamp()
 
 
 @cache
@@ -60,7 +60,7 @@ def compiled(policy: Policy) -> Callable[[Rows, int, Slots, Positions, Any, Outp
     this package its result is cached on disk. The GIL is released.
     """
     step = policy.step
-    stamp = _STAMP
+    stamp = STAMP
     here = policy.step.__module__.startswith(policy_types.__package__ + ".")
     ours = here and policy.step.__closure__ is None
     checked = not ours  # a wrong victim would write over foreign memory

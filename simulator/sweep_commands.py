@@ -6,8 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hisparse_sim.simulator.setting_options import kernel_option, kv_dtype_option
-from hisparse_sim.traces.files import refuse_input
+from hisparse_sim.simulator.cost_options import (
+    choose_model,
+    choose_swap_in,
+    model_option,
+    swap_in_options,
+)
+from hisparse_sim.simulator.setting_options import kv_dtype_option
+from hisparse_sim.traces.files import is_file, refuse_input
 from hisparse_sim.traces.options import (
     FILE_FORMATS,
     chosen_requests,
@@ -22,8 +28,6 @@ from hisparse_sim.traces.options import (
 )
 
 if TYPE_CHECKING:
-    from hisparse_sim.simulator.costs import SwapIn
-    from hisparse_sim.simulator.models import Model
     from hisparse_sim.simulator.sweeping import Sweep
     from hisparse_sim.traces import Trace
 
@@ -41,7 +45,7 @@ replay_options = combined(
         "--device-buffer-size",
         "buffers",
         multiple=True,
-        callback=several(int),
+        callback=several(int, least=1),
         help="Hot buffer sizes in slots per request and layer.  [default: top_k x 1, 2, 3]",
     ),
     click.option(
@@ -63,25 +67,6 @@ replay_options = combined(
     click.option("--jobs", type=click.IntRange(1), help="Threads.  [default: all cores]"),
     click.option("--quiet", is_flag=True, help="No progress and no notes on stderr."),
 )
-model_option = click.option(
-    "--model", help="Model for bytes and memory.  [default: the trace's, else glm-5.1]"
-)
-swap_in_options = combined(
-    click.option(
-        "--link",
-        metavar="PROFILE",
-        help="Adds modelled swap-in time over this host link, such as h200-pcie5.",
-    ),
-    kernel_option,
-    click.option(
-        "--batch",
-        type=click.IntRange(1, 65536),
-        default=1,
-        show_default=True,
-        help="Requests that swap in together, for --link.",
-    ),
-    click.option("--profiles", type=click.Path(), help="TOML file with your own models and links."),
-)
 
 
 @click.command()
@@ -94,7 +79,7 @@ swap_in_options = combined(
     "--host-to-device-ratio",
     "ratios",
     multiple=True,
-    callback=several(int),
+    callback=several(int, least=1),
     help="host_to_device_ratio: adds what fits into memory and the bytes over the link.",
 )
 @model_option
@@ -136,7 +121,8 @@ def sweep(
 ) -> None:
     """Misses of every policy at every buffer size.
 
-    TRACE: trace files or globs; the bundled sample if there is none.
+    TRACE: trace files or globs; the bundled sample if there is none. With -o an interrupted sweep
+    goes on with the same command: FILE.partial keeps what is finished.
 
     \b
     hisparse-sim sweep --buffer 4096 --ratio 8
@@ -144,7 +130,7 @@ def sweep(
     hisparse-sim sweep trace.parquet --per-layer -o rows.parquet
     hisparse-sim sweep --link h200-pcie5 --batch 16
     """
-    from hisparse_sim.simulator.costs import add_costs, add_swap_in
+    from hisparse_sim.simulator.costs import add_costs, add_swap_in, check_costs
     from hisparse_sim.simulator.memory import check_buffer
     from hisparse_sim.simulator.tables import stamped, write_rows
     from hisparse_sim.simulator.views import show_sweep
@@ -165,20 +151,23 @@ def sweep(
         else None
     )
     swap_in = choose_swap_in(link, options, model, costs["kv_dtype"])
+    ratios = ratios or ((2,) if model_name else ())
+    check_costs(ratios, costs["device_pool_gib"], costs["host_gib"])
     if ratios and model is not None:
         buffers = buffers or default_buffers(max(model.top_k, *(t.metadata.top_k for t in opened)))
         for size in buffers:
             check_buffer(model, size)
-    swept = run_sweep(
-        opened, policies, buffers, quiet, regret=not no_regret, per_layer=per_layer, **options
-    )
+    options |= {"regret": not no_regret, "per_layer": per_layer, "keep": kept_beside(output)}
+    swept = run_sweep(opened, policies, buffers, quiet, **options)
     rows = swept.rows
-    if model is not None and (ratios or model_name):
-        rows = add_costs(swept, model, ratios or (2,), **costs)
+    if ratios and model is not None:
+        rows = add_costs(swept, model, ratios, **costs)
     if swap_in is not None:
         rows = add_swap_in(swept, rows, swap_in)
     if form == "table":
         show_sweep(rows, output)
+        if swept.interrupted:
+            click.echo(f"Incomplete: {swept.finished} of {swept.parts} (request, layer) parts.")
     else:
         parameters = selection(swept, options)
         if model is not None:
@@ -186,7 +175,7 @@ def sweep(
         write_rows(stamped(rows, swept.digests, options["seed"], parameters), form, output)
     if output is not None:
         note(f"wrote {output}", quiet)
-    fail_if_interrupted(swept)
+    end(swept, options["keep"])
 
 
 @click.command()
@@ -238,7 +227,8 @@ def curve(
     hisparse-sim curve --link h200-pcie5 --kernel native -o time.png
     """
     from hisparse_sim.simulator import figures
-    from hisparse_sim.simulator.curves import rolling_curves
+    from hisparse_sim.simulator.curves import check_window, rolling_curves
+    from hisparse_sim.simulator.sweeping import rows_kept
     from hisparse_sim.simulator.tables import stamped, write_rows
 
     form = output_form(form, output)
@@ -254,6 +244,14 @@ def curve(
     model_name, link, kv_dtype = (options.pop(name) for name in ("model", "link", "kv_dtype"))
     model = choose_model(model_name, opened, options["profiles"], quiet) if link else None
     swap_in = choose_swap_in(link, options, model, kv_dtype)
+    parts = [
+        (trace, part)
+        for trace in opened
+        for part in trace.select(options["requests"], options["layers"])
+    ]
+    longest = max((rows_kept(*each, options["steps"]) for each in parts), default=0)
+    check_window(longest, window, skip_steps)
+    options["keep"] = kept_beside(path if form == "table" else output)
     swept = run_sweep(opened, policies or ("lru",), buffers, quiet, regret=False, **options)
     curves = rolling_curves(swept, window, skip_steps, swap_in)
     if form == "table":
@@ -273,7 +271,7 @@ def curve(
         write_rows(stamped(curves, swept.digests, options["seed"], parameters), form, output)
     if form == "table" or output is not None:
         note(f"wrote {path}", quiet)
-    fail_if_interrupted(swept)
+    end(swept, options["keep"])
 
 
 @click.command("policies")
@@ -299,41 +297,6 @@ def list_policies(form: str | None, output: Path | None) -> None:
         write_rows(rows, form, output)
 
 
-def choose_model(
-    name: str | None, opened: Sequence["Trace"], profiles: str | None, quiet: bool
-) -> "Model":
-    """Return the profile of the model: the one named, else the trace's, else glm-5.1 with a
-    note."""
-    from hisparse_sim.simulator.models import load_model
-
-    if name is not None:
-        return load_model(name, profiles)
-    if len({trace.metadata.model for trace in opened}) > 1:
-        raise click.UsageError("the traces are of several models: choose one with --model")
-    try:
-        return load_model(opened[0].metadata.model, profiles)
-    except ValueError:
-        model = load_model("glm-5.1")
-        traced = opened[0].metadata.model or "the trace"
-        note(
-            f"bytes and memory are those of {model.name} ({traced} has no profile; --model)", quiet
-        )
-        return model
-
-
-def choose_swap_in(
-    link: str | None, options: dict[str, Any], model: "Model | None", kv_dtype: str
-) -> "SwapIn | None":
-    """Take --kernel and --batch out of `options` and return what they and --link describe."""
-    from hisparse_sim.simulator.costs import SwapIn
-    from hisparse_sim.simulator.latency import load_link
-
-    kernel, batch, profiles = (options.pop(name) for name in ("kernel", "batch", "profiles"))
-    if link is None or model is None:
-        return None
-    return SwapIn(load_link(link, profiles), kernel, batch, model.item_bytes(kv_dtype))
-
-
 def default_buffers(top_k: int) -> tuple[int, ...]:
     """Return the smallest buffer, the engine's default and one more, as far as slot ids reach."""
     from hisparse_sim.simulator.replaying import MAX_BUFFER_SIZE
@@ -347,9 +310,11 @@ def run_sweep(
     policies: Sequence[str] | None,
     buffers: Sequence[int] | None,
     quiet: bool,
+    keep: Path | None,
     **options: Any,
 ) -> "Sweep":
-    """Sweep with progress on stderr; say so if it was interrupted."""
+    """Sweep with progress on stderr; fail if it was interrupted and there is nothing to show, or a
+    file that goes on."""
     from hisparse_sim.policies import POLICIES
     from hisparse_sim.simulator import sweep as run
     from hisparse_sim.simulator.progress import progress
@@ -358,11 +323,37 @@ def run_sweep(
     for size in buffers:
         if size % 64:
             note(f"buffer {size} is no multiple of 64, which the engine requires", quiet)
+    policies = policies or tuple(POLICIES)
+    if keep is not None and keep.exists():
+        note(f"going on from what {keep} holds of this sweep", quiet)
     with progress(quiet) as report:
-        swept = run(opened, policies or tuple(POLICIES), buffers, progress=report, **options)
-    if swept.interrupted and not swept.finished:
-        fail_if_interrupted(swept)
+        swept = run(opened, policies, buffers, progress=report, keep=keep, **options)
+    if swept.interrupted and (keep is not None or not swept.finished):
+        done = (
+            f"interrupted: {swept.finished} of {swept.parts} (request, layer) parts were finished"
+        )
+        way = f"; {keep} keeps the work, and the same command goes on from there" if keep else ""
+        raise click.ClickException(done + way)
     return swept
+
+
+def kept_beside(output: Path | None) -> Path | None:
+    """Return the file that keeps the work of a sweep until `output` is written."""
+    if output is None or not is_file(output):
+        return None
+    return output.with_name(f"{output.name}.partial")
+
+
+def end(swept: "Sweep", keep: Path | None) -> None:
+    """Remove what the output has made superfluous; exit with 1 if Ctrl-C ended the sweep, whose
+    finished rows are on stdout by then."""
+    if keep is not None:
+        keep.unlink(missing_ok=True)
+    if swept.interrupted:
+        raise click.ClickException(
+            f"interrupted: {swept.finished} of {swept.parts} (request, layer) parts were finished "
+            "and are all that is shown; with -o FILE an interrupted sweep can go on"
+        )
 
 
 def selection(swept: "Sweep", options: dict[str, Any]) -> dict[str, Any]:
@@ -371,12 +362,3 @@ def selection(swept: "Sweep", options: dict[str, Any]) -> dict[str, Any]:
     if swept.interrupted:
         chosen["interrupted"] = f"{swept.finished} of {swept.parts} parts"
     return chosen
-
-
-def fail_if_interrupted(swept: "Sweep") -> None:
-    """Exit with 1 if Ctrl-C ended the sweep; what was finished has been written by then."""
-    if swept.interrupted:
-        raise click.ClickException(
-            f"interrupted: {swept.finished} of {swept.parts} (request, layer) parts were finished "
-            "and are all that is shown"
-        )

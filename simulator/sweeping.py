@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor, as_completed
+from concurrent.futures import Executor, Future, ThreadPoolExecutor, as_completed, wait
 from dataclasses import dataclass, field
 from itertools import product
 from operator import index
@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from hisparse_sim.policies import Policy, get_policy
+from hisparse_sim.simulator.kept import Finished, Kept
 from hisparse_sim.simulator.metrics import Misses, regret, tidy_row
 from hisparse_sim.simulator.replaying import check_arguments, check_top_k, no_steps, replay_part
 from hisparse_sim.traces import Demand, Part, Trace, open_trace
@@ -38,15 +39,6 @@ class Task(NamedTuple):
     start: str
     seed: int
     steps: tuple[int, int] | None
-
-
-class Done(NamedTuple):
-    """What a task came to."""
-
-    first_step: int
-    last_seq_len: int
-    accesses: int
-    misses: tuple[Misses, ...]  # [runs][rows of the part]
 
 
 class Progress(NamedTuple):
@@ -119,11 +111,8 @@ class Piece:
     accesses: int = 0
     misses: dict[Run, Misses] = field(default_factory=dict)
 
-    def add(self, task: Task, done: Done) -> None:
-        self.first_step = done.first_step
-        self.last_seq_len = done.last_seq_len
-        self.accesses = done.accesses
-        self.misses.update(zip(task.runs, done.misses, strict=True))
+    def add(self, run: Run, done: Finished) -> None:
+        self.first_step, self.last_seq_len, self.accesses, self.misses[run] = done
 
 
 def sweep(
@@ -141,13 +130,17 @@ def sweep(
     jobs: int | None = None,
     executor: Executor | None = None,
     progress: Callable[[Progress], None] | None = None,
+    keep: str | PathLike[str] | None = None,
 ) -> Sweep:
     """Replay every policy at every buffer size over every trace.
 
     `regret` adds the ratio to Belady's misses, which are replayed for it if not asked for.
     `per_layer` gives a row per (request, layer) instead of one per (trace, policy, buffer). `jobs`
     threads (default: all cores) do the work, or any `executor` passed in. A KeyboardInterrupt ends
-    the sweep with what is finished. The other arguments are those of `replay`.
+    the sweep with what is finished. `keep` names a file to which all work is appended as it is
+    finished, and from which it is taken if the file is there and the trace, the settings and the
+    program are the same; remove it when the result is safe. The other arguments are those of
+    `replay`.
 
     Raises what `replay` raises.
     """
@@ -184,17 +177,29 @@ def sweep(
     ]
     if not pieces:
         raise ValueError("nothing to sweep: no request and layer is selected")
+    if not any(rows_kept(piece.trace, piece.part, steps) for piece in pieces):
+        raise no_steps(opened, steps)
+    kept = None if keep is None else Kept(keep, start, seed, steps)
+    if kept is not None:
+        for piece, run in product(pieces, runs):
+            if (known := kept.find(piece.trace, piece.part, *run)) is not None:
+                piece.add(run, known)
+
+    def store(piece: Piece, run: Run, done: Finished) -> None:
+        piece.add(run, done)
+        if kept is not None:
+            kept.add(piece.trace, piece.part, *run, done)
+
     workers = jobs or available_cores()
     tasks = _tasks(pieces, runs, start, seed, steps, workers)
-    _prepare(runs)
+    if tasks:
+        _prepare(runs)
     if executor is not None:
-        _execute(tasks, executor, progress)
+        _execute(tasks, executor, store, progress)
     else:
         with ThreadPoolExecutor(workers) as threads:
-            _execute(tasks, threads, progress)
+            _execute(tasks, threads, store, progress)
     finished = [piece for piece in pieces if len(piece.misses) == len(runs)]
-    if finished and not any(piece.accesses or piece.last_seq_len for piece in finished):
-        raise no_steps(opened, steps)
     grouped = [[piece] for piece in finished] if per_layer else _by_trace(finished)
     return Sweep(
         rows=pd.DataFrame(
@@ -213,16 +218,27 @@ def available_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def run_task(task: Task) -> Done:
+def rows_kept(trace: Trace, part: Part, steps: tuple[int, int] | None) -> int:
+    """Return how many rows of a part a selection of steps keeps."""
+    if steps is None:
+        return part.rows
+    step, _ = trace.read_steps(part)
+    return int(((step >= steps[0]) & (step < steps[1])).sum())
+
+
+def run_task(task: Task) -> list[Finished]:
     """Read the part of `task` once and replay all its runs."""
     demand = task.trace.read(task.part, steps=task.steps)
-    misses = tuple(
-        replay_part(demand, run.policy, run.buffer_size, task.start, seed=task.seed).misses
+    known = (0, 0, 0)
+    if demand.rows:
+        known = int(demand.step[0]), int(demand.seq_len[-1]), len(demand.positions)
+    return [
+        Finished(
+            *known,
+            replay_part(demand, run.policy, run.buffer_size, task.start, seed=task.seed).misses,
+        )
         for run in task.runs
-    )
-    if demand.rows == 0:
-        return Done(0, 0, 0, misses)
-    return Done(int(demand.step[0]), int(demand.seq_len[-1]), len(demand.positions), misses)
+    ]
 
 
 def _tasks(
@@ -233,12 +249,15 @@ def _tasks(
     steps: tuple[int, int] | None,
     workers: int,
 ) -> list[tuple[Piece, Task]]:
-    """Cut the work. With few parts for the workers, a part is read more than once to share its
-    runs."""
-    shares = min(len(runs), -(-2 * workers // max(1, len(pieces)))) if workers > 1 else 1
+    """Cut the work that is not done. With few parts for the workers, a part is read more than once
+    to share its runs."""
+    missing = [(piece, [run for run in runs if run not in piece.misses]) for piece in pieces]
+    missing = [(piece, left) for piece, left in missing if left]
+    most = -(-2 * workers // max(1, len(missing))) if workers > 1 else 1
     return [
-        (piece, Task(piece.trace, piece.part, tuple(runs[share::shares]), start, seed, steps))
-        for piece in pieces
+        (piece, Task(piece.trace, piece.part, tuple(left[share::shares]), start, seed, steps))
+        for piece, left in missing
+        for shares in [min(len(left), most)]
         for share in range(shares)
     ]
 
@@ -254,28 +273,34 @@ def _prepare(runs: list[Run]) -> None:
 def _execute(
     tasks: list[tuple[Piece, Task]],
     executor: Executor,
+    store: Callable[[Piece, Run, Finished], None],
     progress: Callable[[Progress], None] | None,
 ) -> None:
-    """Run all tasks and store what they come to; an interrupt leaves the rest undone."""
+    """Run all tasks and store what they come to; an interrupt leaves the rest undone, once those
+    that run have ended."""
     total_steps = sum(task.part.rows * len(task.runs) for _, task in tasks)
     done_steps = accesses = 0
     waiting = {executor.submit(run_task, task): (piece, task) for piece, task in tasks}
+
+    def finish(future: Future[list[Finished]]) -> None:
+        nonlocal done_steps, accesses
+        piece, task = waiting.pop(future)
+        for run, done in zip(task.runs, future.result(), strict=True):
+            store(piece, run, done)
+            accesses += done.accesses
+        done_steps += task.part.rows * len(task.runs)
+
     try:
         for future in as_completed(waiting):
-            piece, task = waiting[future]
-            done = future.result()
-            piece.add(task, done)
-            done_steps += task.part.rows * len(task.runs)
-            accesses += done.accesses * len(task.runs)
+            finish(future)
             if progress is not None:
                 progress(Progress(done_steps, total_steps, accesses))
     except KeyboardInterrupt:
-        for future, (piece, task) in waiting.items():
-            if not future.cancel() and future.done() and future.exception() is None:
-                piece.add(task, future.result())
+        pass
     finally:
-        for future in waiting:
-            future.cancel()
+        for future in wait([future for future in waiting if not future.cancel()]).done:
+            if future.exception() is None:
+                finish(future)
 
 
 def trace_names(traces: Sequence[Trace]) -> list[str]:

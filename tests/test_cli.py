@@ -290,26 +290,6 @@ def test_help_starts_without_the_heavy_libraries() -> None:
     assert found.stdout == "[]\n"
 
 
-def test_an_interrupt_writes_what_is_finished(
-    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from hisparse_sim.simulator import sweeping
-
-    replay_task = sweeping.run_task
-
-    def interrupted(task: sweeping.Task) -> sweeping.Done:
-        if task.part.layer == 2:
-            raise KeyboardInterrupt
-        return replay_task(task)
-
-    monkeypatch.setattr(sweeping, "run_task", interrupted)
-    out = tmp_path / "rows.csv"
-    result = run("sweep", path, "--policy", "lru", "--per-layer", "--jobs", "1", "-o", out)
-    assert result.exit_code == 1
-    assert "interrupted: 1 of 2 (request, layer) parts were finished" in result.stderr
-    assert pd.read_csv(out)["layer"].unique().tolist() == [0]
-
-
 @pytest.mark.parametrize(
     "command",
     ["sweep {} --policy lru -o {}", "curve {} --format csv -o {}", "trace info {} -o {}"],

@@ -22,7 +22,7 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     refuse_unwritable(path)
     target = Path(path)
     try:
-        if target.exists() and not target.is_file():
+        if not is_file(target):
             yield target
             return
         target = target.resolve()
@@ -53,5 +53,13 @@ def refuse_unwritable(path: str | os.PathLike[str]) -> None:
         raise TraceError(f"{path} cannot be written: it is a folder")
     if not target.parent.is_dir():
         raise TraceError(f"{path} cannot be written: there is no folder {target.parent}")
-    if not os.access(target if target.exists() else target.parent, os.W_OK):
+    if target.exists() and not os.access(target, os.W_OK):
         raise TraceError(f"{path} cannot be written: it is write-protected")
+    folder = target.resolve().parent  # that of a link's target
+    if is_file(target) and not os.access(folder, os.W_OK | os.X_OK):
+        raise TraceError(f"{path} cannot be written: the folder {folder} is write-protected")
+
+
+def is_file(target: Path) -> bool:
+    """Return whether what is written to `target` becomes a file: not so with a device or pipe."""
+    return target.is_file() or not target.exists()

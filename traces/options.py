@@ -4,7 +4,10 @@ Data goes to stdout, notes and progress to stderr. Nothing here loads a heavy li
 """
 
 import glob
-from collections.abc import Callable, Iterable, Sequence
+import signal
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -57,7 +60,8 @@ class Group(click.Group):
         from hisparse_sim.traces.errors import TraceError
 
         try:
-            return super().invoke(ctx)
+            with _signals_end():
+                return super().invoke(ctx)
         except TraceError as error:
             raise click.ClickException(str(error)) from error
         except ValueError as error:
@@ -72,9 +76,32 @@ class Group(click.Group):
             ) from error
 
 
-def several(kind: type[Any], distinct: bool = True) -> Callable[..., tuple[Any, ...] | None]:
+@contextmanager
+def _signals_end() -> Iterator[None]:
+    """Let signals that ask a program to end clean up as Ctrl-C does; exit with 128 + their number,
+    as a shell says it."""
+
+    def end(number: int, _: Any) -> None:
+        raise SystemExit(128 + number)
+
+    taken = {}
+    if threading.current_thread() is threading.main_thread():
+        for name in ("SIGTERM", "SIGHUP"):  # not the latter on Windows
+            number = getattr(signal, name, None)
+            if number is not None and signal.getsignal(number) == signal.SIG_DFL:
+                taken[number] = signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number, handler in taken.items():
+            signal.signal(number, handler)
+
+
+def several(
+    kind: type[Any], distinct: bool = True, least: float | None = None
+) -> Callable[..., tuple[Any, ...] | None]:
     """Return a callback for options that are repeated or hold values separated by commas; each
-    value counts once, unless not `distinct`."""
+    value counts once, unless not `distinct`, and is at least `least`."""
 
     def parse(
         ctx: click.Context, parameter: click.Parameter, given: Sequence[str]
@@ -87,6 +114,8 @@ def several(kind: type[Any], distinct: bool = True) -> Callable[..., tuple[Any, 
                 values.append(kind(text.strip()))
             except ValueError:
                 raise click.BadParameter(f"{text!r} is not {_NAME_OF[kind]}") from None
+            if least is not None and not values[-1] >= least:
+                raise click.BadParameter(f"{values[-1]} is not at least {least}")
         return tuple(dict.fromkeys(values) if distinct else values)
 
     return parse

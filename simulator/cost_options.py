@@ -1,0 +1,69 @@
+"""Options of sweep and curve for what misses cost, and the profiles that they name."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hisparse_sim.simulator.setting_options import kernel_option
+from hisparse_sim.traces.options import combined, note
+
+if TYPE_CHECKING:
+    from hisparse_sim.simulator.costs import SwapIn
+    from hisparse_sim.simulator.models import Model
+    from hisparse_sim.traces import Trace
+
+model_option = click.option(
+    "--model", help="Model for bytes and memory.  [default: the trace's, else glm-5.1]"
+)
+swap_in_options = combined(
+    click.option(
+        "--link",
+        metavar="PROFILE",
+        help="Adds modelled swap-in time over this host link, such as h200-pcie5.",
+    ),
+    kernel_option,
+    click.option(
+        "--batch",
+        type=click.IntRange(1, 65536),
+        default=1,
+        show_default=True,
+        help="Requests that swap in together, for --link.",
+    ),
+    click.option("--profiles", type=click.Path(), help="TOML file with your own models and links."),
+)
+
+
+def choose_model(
+    name: str | None, opened: Sequence["Trace"], profiles: str | None, quiet: bool
+) -> "Model":
+    """Return the profile of the model: the one named, else the trace's, else glm-5.1 with a
+    note."""
+    from hisparse_sim.simulator.models import load_model
+
+    if name is not None:
+        return load_model(name, profiles)
+    if len({trace.metadata.model for trace in opened}) > 1:
+        raise click.UsageError("the traces are of several models: choose one with --model")
+    try:
+        return load_model(opened[0].metadata.model, profiles)
+    except ValueError:
+        model = load_model("glm-5.1")
+        traced = opened[0].metadata.model or "the trace"
+        note(
+            f"bytes and memory are those of {model.name} ({traced} has no profile; --model)", quiet
+        )
+        return model
+
+
+def choose_swap_in(
+    link: str | None, options: dict[str, Any], model: "Model | None", kv_dtype: str
+) -> "SwapIn | None":
+    """Take --kernel and --batch out of `options` and return what they and --link describe."""
+    from hisparse_sim.simulator.costs import SwapIn
+    from hisparse_sim.simulator.latency import load_link
+
+    kernel, batch, profiles = (options.pop(name) for name in ("kernel", "batch", "profiles"))
+    if link is None or model is None:
+        return None
+    return SwapIn(load_link(link, profiles), kernel, batch, model.item_bytes(kv_dtype))

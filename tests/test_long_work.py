@@ -1,0 +1,269 @@
+"""Long work survives an interrupt: nothing half written, nothing done twice, nothing passed off
+as whole."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from click.testing import CliRunner, Result
+from make_traces import drift, metadata, write
+
+import hisparse_sim as hs
+from hisparse_sim.cli import cli
+from hisparse_sim.policies import POLICIES, Policy
+from hisparse_sim.simulator import sweeping
+
+SWEEP = ["--policy", "lru,random", "--buffer", "16", "--jobs", "1"]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    parts = [drift(request="a", layer=layer, steps=120) for layer in (0, 1, 2, 3)]
+    return write(tmp_path / "t.parquet", parts, metadata())
+
+
+def run(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(cli, [str(argument) for argument in arguments])
+
+
+class Interrupting:
+    """Stands for `run_task`: counts, and presses Ctrl-C once, in the last layer."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.ran: list[tuple[int, str]] = []
+        self.pressed = False
+        self.run_task = sweeping.run_task
+        monkeypatch.setattr(sweeping, "run_task", self)
+
+    def __call__(self, task: sweeping.Task) -> list[sweeping.Finished]:
+        if task.part.layer == 3 and not self.pressed:
+            self.pressed = True
+            raise KeyboardInterrupt
+        self.ran += [(task.part.layer, run.policy.name) for run in task.runs]
+        return self.run_task(task)
+
+
+@pytest.mark.parametrize("more", [[], ["--per-layer"], ["--ratio", "4", "--model", "glm-5.1"]])
+def test_an_interrupted_sweep_goes_on(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: list[str]
+) -> None:
+    options = [*SWEEP, *more]
+    if "--ratio" in more:
+        options[3] = "2048"
+    out, whole = tmp_path / "rows.jsonl", tmp_path / "whole.jsonl"
+    assert run("sweep", path, *options, "-o", whole).exit_code == 0
+    out.write_text("of another day")
+    interrupting = Interrupting(monkeypatch)
+    cut = run("sweep", path, *options, "-o", out)
+    kept = tmp_path / "rows.jsonl.partial"
+    assert cut.exit_code == 1
+    assert cut.stdout == ""
+    assert f"interrupted: 3 of 4 (request, layer) parts were finished; {kept} keeps" in cut.stderr
+    assert out.read_text() == "of another day"
+    interrupting.ran.clear()
+    again = run("sweep", path, *options, "-o", out)
+    assert again.exit_code == 0, again.output
+    assert f"going on from what {kept} holds" in again.stderr
+    assert {layer for layer, _ in interrupting.ran} == {3}
+    assert out.read_text() == whole.read_text()
+    assert sorted(file.name for file in tmp_path.iterdir()) == [
+        "rows.jsonl",
+        "t.parquet",
+        "whole.jsonl",
+    ]
+
+
+def test_an_interrupted_curve_goes_on(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interrupting = Interrupting(monkeypatch)
+    arguments = ["curve", path, "--buffer", "16", "--jobs", "1", "-o", tmp_path / "c.png"]
+    assert run(*arguments).exit_code == 1
+    assert not (tmp_path / "c.png").exists()
+    interrupting.ran.clear()
+    assert run(*arguments).exit_code == 0
+    assert interrupting.ran == [(3, "lru")]
+    assert (tmp_path / "c.png").exists()
+    assert not (tmp_path / "c.png.partial").exists()
+
+
+def test_without_a_file_the_finished_rows_are_shown_and_marked(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Interrupting(monkeypatch)
+    cut = run("sweep", path, *SWEEP, "--per-layer", "--format", "jsonl")
+    assert cut.exit_code == 1
+    rows = [json.loads(line) for line in cut.stdout.splitlines()]
+    assert {row["layer"] for row in rows} == {0, 1, 2}
+    assert {json.loads(row["parameters"])["interrupted"] for row in rows} == {"3 of 4 parts"}
+    Interrupting(monkeypatch)
+    assert "Incomplete: 3 of 4 (request, layer) parts." in run("sweep", path, *SWEEP).stdout
+
+
+CHANGES = {
+    "seed": {"seed": 1},
+    "start": {"start": "direct"},
+    "steps": {"steps": (0, 50)},
+    "buffer": {"buffer_sizes": [12]},
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_work_under_other_settings_is_not_taken(
+    path: Path, tmp_path: Path, change: dict[str, object]
+) -> None:
+    settings = {"policies": ["random"], "buffer_sizes": [16], "keep": tmp_path / "kept"}
+    hs.sweep(path, **settings)  # type: ignore[arg-type]
+    changed = {**settings, **change}
+    expected = hs.sweep(path, **{**changed, "keep": None})  # type: ignore[arg-type]
+    for _ in range(2):
+        found = hs.sweep(path, **changed)  # type: ignore[arg-type]
+        pd.testing.assert_frame_equal(found.rows, expected.rows)
+
+
+def test_work_on_another_trace_or_by_another_program_is_not_taken(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hisparse_sim.simulator import kept
+
+    keep = tmp_path / "kept"
+    hs.sweep(path, "lru", 16, keep=keep)
+    interrupting = Interrupting(monkeypatch)
+    interrupting.pressed = True
+    hs.sweep(path, "lru", 16, keep=keep)
+    assert interrupting.ran == []
+    monkeypatch.setattr(kept, "STAMP", 1)
+    hs.sweep(path, "lru", 16, keep=keep)
+    assert len(interrupting.ran) == 8
+    other = write(path, [drift(seed=5)], metadata())
+    expected = hs.sweep(other, "lru", 16).rows
+    pd.testing.assert_frame_equal(hs.sweep(other, "lru", 16, keep=keep).rows, expected)
+
+
+def test_a_damaged_line_counts_for_nothing(path: Path, tmp_path: Path) -> None:
+    keep = tmp_path / "kept"
+    expected = hs.sweep(path, ["lru", "fifo"], 16, keep=keep).rows
+    content = keep.read_bytes()
+    for cut in (0, 1, 30, len(content) // 2, len(content) - 3):
+        for damaged in (content[:cut], content[:cut] + b"\xff" + content[cut + 1 :]):
+            keep.write_bytes(damaged)
+            for _ in range(2):
+                found = hs.sweep(path, ["lru", "fifo"], 16, keep=keep).rows
+                pd.testing.assert_frame_equal(found, expected)
+
+
+def test_a_policy_of_the_user_is_replayed_anew(path: Path, tmp_path: Path) -> None:
+    keep = tmp_path / "kept"
+    hs.sweep(path, "fifo", 16, regret=False, keep=keep)
+    mine = Policy("fifo", "", "", POLICIES["lru"].state, POLICIES["lru"].step)
+    found = hs.sweep(path, mine, 16, regret=False, keep=keep)
+    expected = hs.sweep(path, "lru", 16, regret=False)
+    assert found.rows["misses"].tolist() == expected.rows["misses"].tolist()
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP", "SIGINT"])
+def test_a_signal_leaves_no_file(tmp_path: Path, name: str) -> None:
+    code = """
+import sys, time, click
+from hisparse_sim.traces.files import atomic_path
+from hisparse_sim.traces.options import Group
+
+@click.group(cls=Group)
+def cli(): pass
+
+@cli.command()
+def work():
+    with atomic_path(sys.argv[2]) as path:
+        path.write_text("half")
+        print("ready", flush=True)
+        time.sleep(60)
+
+sys.argv, out = ["cli", "work"], sys.argv[1]
+sys.argv.append(out)
+cli(["work"])
+"""
+    out = tmp_path / "out.txt"
+    command = [sys.executable, "-c", code, str(out)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        assert len(list(tmp_path.iterdir())) == 1
+        number = getattr(signal, name)
+        process.send_signal(number)
+        assert process.wait(timeout=30) == (1 if name == "SIGINT" else 128 + number)
+
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
+def test_a_signal_to_a_sweep(tmp_path: Path, name: str) -> None:
+    parts = [drift(layer=layer, steps=400, first_seq_len=3000) for layer in range(60)]
+    path = write(tmp_path / "t.parquet", parts, metadata(num_layers=60))
+    out, kept = tmp_path / "rows.csv", tmp_path / "rows.csv.partial"
+    command = [sys.executable, "-m", "hisparse_sim.cli", "sweep", str(path), "--jobs", "1"]
+    command += ["--buffer", "8,16,24,32,40,48,56,64", "-o", str(out)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    while process.poll() is None and not kept.exists():
+        time.sleep(0.01)
+    process.send_signal(getattr(signal, name))
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == (1 if name == "SIGINT" else 143), error
+    assert "Traceback" not in error
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["rows.csv.partial", "t.parquet"]
+    again = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert "going on from what" in again.stderr
+    assert sorted(os.listdir(tmp_path)) == ["rows.csv", "t.parquet"]
+    assert len(pd.read_csv(out)) == 8 * len(POLICIES)
+
+
+LATE = {
+    "ratio": (["--ratio", "0"], 2, "0 is not at least 1"),
+    "huge ratio": (["--ratio", str(10**30)], 2, "--ratio is 1000"),
+    "pool": (["--ratio", "2", "--device-pool-gib", "nan"], 2, "--device-pool-gib is nan"),
+    "host": (["--ratio", "2", "--host-gib", "inf"], 2, "--host-gib is inf"),
+    "buffer": (["--buffer", "0"], 2, "0 is not at least 1"),
+    "large buffer": (["--buffer", "40000"], 2, "not in 1..32767"),
+    "model": (["--model", "glm-5.1", "--buffer", "64"], 2, "smaller than the top-k 2048"),
+    "unknown model": (["--model", "x"], 2, "unknown model 'x'"),
+    "link": (["--link", "x"], 2, "unknown link 'x'"),
+    "policy": (["--policy", "x"], 2, "unknown policy"),
+    "steps": (["--steps", "500:600"], 1, "has no steps from 500 to 599"),
+    "layer": (["--layer", "9"], 1, "has no layer 9"),
+    "request": (["--request", "z"], 1, "has no request z"),
+    "folder": (["-o", "/nowhere/x.csv"], 1, "there is no folder"),
+    "parquet": (["--format", "parquet"], 2, "name a file with -o"),
+}
+
+
+@pytest.mark.parametrize(("options", "status", "words"), LATE.values(), ids=LATE)
+def test_arguments_are_checked_before_the_work(
+    path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    options: list[str],
+    status: int,
+    words: str,
+) -> None:
+    interrupting = Interrupting(monkeypatch)
+    result = run("sweep", path, *options)
+    assert interrupting.ran == []
+    assert result.exit_code == status, result.output
+    assert words in result.stderr
+
+
+@pytest.mark.parametrize(
+    "options", [["--window", "200"], ["--skip-steps", "100"], ["--steps", "0:50"], ["-o", "c.xyz"]]
+)
+def test_a_curve_is_checked_before_the_work(
+    path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str]
+) -> None:
+    interrupting = Interrupting(monkeypatch)
+    result = run("curve", path, "--buffer", "16", *options)
+    assert interrupting.ran == []
+    assert result.exit_code == 2
+    assert "choose" in result.stderr
