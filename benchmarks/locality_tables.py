@@ -18,30 +18,38 @@ from hisparse_sim.traces import Trace
 from hisparse_sim.traces.options import open_traces
 
 BUFFERS = [2048, 4096, 6144, 8192]
-# Column -> (heading, how it is shown).
-COLUMNS = {
-    "trace": ("trace", "{}"),
+# Column -> (heading, how it is shown), of two tables: one would be too wide for a page.
+ALIKE = {
     "layers": ("layers", "{}"),
-    "overlap_1": ("overlap, next step", "{:.1%}"),
+    "overlap_1": ("next step", "{:.1%}"),
     "overlap_16": ("16 steps on", "{:.1%}"),
     "overlap_64": ("64 steps on", "{:.1%}"),
     "cross_layer_overlap": ("neighbour layer", "{:.1%}"),
-    "reuse_p50": ("reuse distance, median", "{:,.0f}"),
+    "drift": ("drift", "{:.1%}"),
+}
+REUSED = {
+    "reuse_p50": ("distance, median", "{:,.0f}"),
     "reuse_p90": ("90th percentile", "{:,.0f}"),
-    "working_set_128": ("positions of 128 steps", "{:,.0f}"),
-    "working_set_512": ("of 512", "{:,.0f}"),
+    "working_set_128": ("128 steps use", "{:,.0f}"),
+    "working_set_512": ("512 steps use", "{:,.0f}"),
     "sink_share": ("sinks", "{:.2%}"),
     "recent_share": ("recent", "{:.1%}"),
-    "drift": ("drift", "{:.1%}"),
 }
 
 
-def locality_lines(rows: pd.DataFrame) -> list[str]:
-    """Return the table of what is re-used, a line per trace."""
-    lines = [line([heading for heading, _ in COLUMNS.values()]), "|---" * len(COLUMNS) + "|"]
+def locality_lines(rows: pd.DataFrame, columns: dict[str, tuple[str, str]]) -> list[str]:
+    """Return the table of these columns, a line per trace."""
+    lines = [line(["trace", *(heading for heading, _ in columns.values())])]
+    lines.append("|---" * (1 + len(columns)) + "|")
     for record in locality_table(rows).to_dict("records"):
-        lines.append(line([shown.format(record[name]) for name, (_, shown) in COLUMNS.items()]))
+        cells = [shown.format(record[name]) for name, (_, shown) in columns.items()]
+        lines.append(line([short(record["trace"]), *cells]))
     return lines
+
+
+def short(trace: str) -> str:
+    """Return the name without what the traces of the page have in common."""
+    return trace.removeprefix("smollm2-32k-")
 
 
 def miss_lines(traces: list[Trace], rows: pd.DataFrame, steps: tuple[int, int]) -> list[str]:
@@ -59,7 +67,7 @@ def miss_lines(traces: list[Trace], rows: pd.DataFrame, steps: tuple[int, int]) 
             f"{read[size]:.2f} [{low[size]:.2f}, {high[size]:.2f}], {replayed[size]:.2f}"
             for size in BUFFERS
         ]
-        lines.append(line([trace.name, *cells]))
+        lines.append(line([short(trace.name), *cells]))
     return lines
 
 
@@ -76,7 +84,9 @@ def main(paths: tuple[str, ...], steps: int, plot: Path | None) -> None:
     """Print the tables and draw the figure."""
     traces = open_traces(paths, None)
     rows = hs.locality(traces, steps=(0, steps))
-    print("\n".join([*locality_lines(rows), "", *miss_lines(traces, rows, (0, steps))]))
+    tables = [locality_lines(rows, ALIKE), locality_lines(rows, REUSED)]
+    tables.append(miss_lines(traces, rows, (0, steps)))
+    print("\n\n".join("\n".join(lines) for lines in tables))
     if plot:
         figures.save(figures.locality_page(rows), plot)
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from locality_tables import locality_lines
+from locality_tables import ALIKE, REUSED, locality_lines
 from reference import Stream
 from streams import cases, demand_of
 
@@ -304,5 +304,9 @@ def test_the_sample_misses_what_it_replays() -> None:
 
 def test_the_page_shows_the_sample() -> None:
     """docs/locality.md has the line that benchmarks/locality_tables.py prints for it."""
-    page = (Path(__file__).parents[1] / "docs" / "locality.md").read_text()
-    assert locality_lines(hs.locality(hs.sample_path(), steps=(0, 512)))[-1] in page.splitlines()
+    page = (Path(__file__).parents[1] / "docs" / "locality.md").read_text().splitlines()
+    rows = hs.locality(hs.sample_path(), steps=(0, 512))
+    for columns in (ALIKE, REUSED):
+        heading, _, line = locality_lines(rows, columns)
+        assert heading in page
+        assert line in page
