@@ -15,13 +15,19 @@ shares the host's ceiling among them.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from importlib.resources import files
 from math import inf
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
+from hisparse_sim.simulator import profiles
 from hisparse_sim.simulator.profiles import Profile, find_profile
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 KERNELS = ("sglang", "native")
 
@@ -64,6 +70,18 @@ class Link:
             link_gb_s=self.link_gb_s * share,
             bulk_gb_s=self.bulk_gb_s * share,
         )
+
+
+def measured_points() -> pd.DataFrame:
+    """What the figures of h200-pcie5 were fitted to: medians on an H200, one layer and step.
+
+    Columns: batch, misses (of each request), buffer, item_bytes, sglang_us (the engine's kernel,
+    SGLang 0.5.23), native_us (ours). All samples: benchmarks/results/swap-in-h200.json.
+    """
+    import pandas as pd
+
+    with (files(profiles) / "swap-in-h200.csv").open(encoding="utf-8") as file:
+        return pd.read_csv(file)
 
 
 def load_link(name: str, path: str | Path | None = None) -> Link:

@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from hisparse_sim.gpu_replay.calibrate import (
@@ -14,7 +15,14 @@ from hisparse_sim.gpu_replay.calibrate import (
     write_profile,
 )
 from hisparse_sim.gpu_replay.results import read_rows
-from hisparse_sim.simulator.latency import KERNELS, KernelCost, Link, load_link, swap_in_us
+from hisparse_sim.simulator.latency import (
+    KERNELS,
+    KernelCost,
+    Link,
+    load_link,
+    measured_points,
+    swap_in_us,
+)
 from hisparse_sim.simulator.profiles import ProfileError, read_profiles
 
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
@@ -148,3 +156,10 @@ def test_predicts_points_and_traces_not_fitted(kernel):
     for some in (errors[0], np.concatenate(errors[1:])):
         assert np.median(some) <= 0.10
         assert np.quantile(some, 0.95) <= 0.20
+
+
+def test_shipped_points_are_those_measured() -> None:
+    shipped = measured_points()
+    rows = pd.DataFrame(read_rows(RESULTS / "swap-in-h200.json"))
+    assert len(shipped) == len(rows) == 120
+    pd.testing.assert_frame_equal(shipped, rows[list(shipped)], atol=0.001, check_dtype=False)
