@@ -2,7 +2,7 @@
 
     python benchmarks/import_large.py [GIGABYTES]
 
-An answer as SGLang gives it for DeepSeek-V3.2 (61 layers of 2,048 positions, 500 decode steps after
+An answer as SGLang gives it for DeepSeek-V3.2 (61 layers of 2,048 positions, 501 decode steps after
 a prompt as long as it takes) streams through a pipe into `trace convert`. Reported is the most
 anonymous memory of the process; pages of its scratch file are the kernel's to drop and not counted.
 """
@@ -20,20 +20,21 @@ import numpy as np
 from hisparse_sim.traces import open_trace
 from hisparse_sim.traces.convert import convert
 
-LAYERS, TOP_K, STEPS = 61, 2048, 500
+LAYERS, TOP_K = 61, 2048
+DECODED = 501  # rows behind the prompt; it and the prompt are whole groups of three rows
 ROW_BYTES = 4 * LAYERS * TOP_K  # divisible by 3 three rows at a time
 
 
 def write_answer(path: Path, prompt_len: int) -> None:
     """Write the answer to a pipe: a prompt of zeros, then rows of random positions."""
-    about = f'"prompt_tokens": {prompt_len}, "completion_tokens": {STEPS + 1}'
+    about = f'"prompt_tokens": {prompt_len}, "completion_tokens": {DECODED + 1}'
     random = np.random.default_rng(0)
     with path.open("wb") as pipe:
         pipe.write(b'{"text": "", "meta_info": {%s, "indexer_topk": "' % about.encode())
         zeros = base64.b64encode(bytes(3 * ROW_BYTES))
         for _ in range(prompt_len // 3):
             pipe.write(zeros)
-        for _ in range(STEPS // 3 + 1):
+        for _ in range(DECODED // 3):
             rows = random.integers(0, prompt_len - TOP_K, (3, LAYERS, 1), np.int32)
             block = (rows + np.arange(TOP_K, dtype=np.int32)).astype("<i4").tobytes()
             pipe.write(base64.b64encode(block))
@@ -51,9 +52,7 @@ def anonymous_bytes() -> int:
 def main(gigabytes: float) -> None:
     """Run it and print what it took."""
     rows = int(gigabytes * 1e9 * 3 / 4 / ROW_BYTES)
-    # Whole groups of three rows, in the prompt and in what is decoded.
-    decoded = 3 * (STEPS // 3 + 1)
-    prompt_len = (rows - decoded) // 3 * 3
+    prompt_len = (rows - DECODED) // 3 * 3
     if prompt_len <= TOP_K:
         raise SystemExit(f"{gigabytes} GB are too few for a prompt of {TOP_K} tokens")
     with TemporaryDirectory() as folder:
