@@ -18,7 +18,7 @@ mem_cache/allocator/hisparse.py, disaggregation/decode.py. In tokens:
   with it, at every step.
 - Every request takes pages of 64 tokens as it grows. If a page is missing, requests with the fewest
   generated tokens (then the longest prompt) are retracted: they lose their KV, go to the end of the
-  queue, and are prefilled again.
+  queue, and are prefilled again. A decode instance saves their KV and resumes them first.
 - An output that could not fit even an empty rank is cut at arrival.
 """
 
@@ -249,15 +249,19 @@ class Rank:
 
     # --- decode ---------------------------------------------------------------------------------
 
-    def make_room(self) -> None:
-        """Retract until the next step fits, but never the last request."""
+    def make_room(self, resumed: bool = False) -> None:
+        """Retract until the next step fits, but never the last request.
+
+        `resumed`: prefill runs elsewhere, so that the KV is saved and comes back before others.
+        """
         retracted = False
         while len(self.running) > 1 and not self.fits(1):
             last = max(
                 range(len(self.running)),
                 key=lambda i: (-self.running[i].generated, self.running[i].prompt, i),
             )
-            self.queue.append(self.running.pop(last))
+            put = self.queue.appendleft if resumed else self.queue.append
+            put(self.running.pop(last))
             self.retractions += 1
             retracted = True
         if retracted:

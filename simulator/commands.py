@@ -136,7 +136,7 @@ def plan(
     help="May be repeated.  [default: baseline, hisparse, oracle]",
 )
 @click.option("--buffer", type=int, default=4096, show_default=True, help="device_buffer_size.")
-@click.option("--ratio", type=int, default=8, show_default=True, help="host_to_device_ratio.")
+@click.option("--ratio", type=int, default=4, show_default=True, help="host_to_device_ratio.")
 @click.option("--policy", default="lru", show_default=True)
 @click.option(
     "--concurrency",
@@ -174,11 +174,15 @@ def serve(
 ) -> None:
     """Simulate serving over time: throughput, latency, and where the time goes.
 
+    `plan` finds the buffer and ratio to give. Modes: baseline has the whole KV on the GPU; hisparse
+    swaps in before every attention, as the engine does; prefetch and overlap hide copies; oracle
+    has them free.
+
     \b
     hisparse-sim serve --concurrency 8,16,32,64,128,256
     hisparse-sim serve --mode hisparse --rate 0.2 --requests 500
     """
-    from hisparse_sim.simulator.plan_view import show_served
+    from hisparse_sim.simulator.plan_view import load_line, show_served
     from hisparse_sim.simulator.prediction import serve_all
 
     if rate is not None and concurrencies:
@@ -201,7 +205,8 @@ def serve(
         seed=seed,
     )
     if form == "table":
-        show_served(rows, output)
+        load = load_line(setting, options["prompt"], options["output_len"])
+        show_served(rows, f"{load}; B {buffer:,}, ratio {ratio}, {policy}\n", output)
     else:
         chosen = {
             "buffer": buffer,

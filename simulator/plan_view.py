@@ -24,7 +24,7 @@ def _count(value: Any) -> str:
 
 
 def _one(value: Any) -> str:
-    return f"{value:,.1f}"
+    return "-" if pd.isna(value) else f"{value:,.1f}"
 
 
 def _percent(value: Any) -> str:
@@ -52,15 +52,15 @@ def _wrapped(text: str) -> str:
     return textwrap.fill(text, 80, initial_indent="  ", subsequent_indent="    ")
 
 
-def load_line(setting: Setting, aim: Aim) -> str:
-    """What a plan is for: everything that its figures depend on."""
+def load_line(setting: Setting, prompt: int, output: int) -> str:
+    """What a plan or a run is for."""
     deployment = setting.deployment
     prefill = "prefill on another instance" if setting.disaggregated else "prefill on the same GPUs"
+    ranks = f"{setting.ranks} ranks" if setting.ranks > 1 else "1 rank"
     return (
         f"{deployment.model.name}, {deployment.kv_dtype} KV, on {deployment.layout.gpus} x"
-        f" {deployment.hardware.name} ({deployment.layout.name}), {prefill};\n"
-        f"prompts of {aim.prompt:,} tokens, {aim.output:,} out, {aim.concurrency:,} concurrent"
-        " requests over all ranks"
+        f" {deployment.hardware.name} ({deployment.layout.name}: {ranks}), {prefill};\n"
+        f"prompts of {prompt:,} tokens, {output:,} out"
     )
 
 
@@ -68,7 +68,8 @@ def show_plan(
     plan: Plan, rows: pd.DataFrame, setting: Setting, aim: Aim, output: Path | None
 ) -> None:
     """The load, the choice with its reasons, the table of candidates, and what follows from it."""
-    lines = [load_line(setting, aim), ""]
+    load = load_line(setting, aim.prompt, aim.output)
+    lines = [f"{load}, {aim.concurrency:,} concurrent requests over all ranks", ""]
     if plan.best is not None:
         pair = f"device_buffer_size {plan.best['buffer']}, ratio {plan.best['ratio']}"
         if plan.best["tokens_per_s"] < plan.baseline["tokens_per_s"]:
@@ -121,7 +122,16 @@ def _extras(plan: Plan, aim: Aim) -> str:
             f"With the host link of {plan.linked['hardware']} ({plan.linked['link_gb_s']:.0f}"
             f" GB/s), same compute: {plan.linked['tokens_per_s']:,.0f} tok/s"
         )
-    return "\n".join([*lines, "", f"Flags: {plan.flags}"])
+    best = plan.best
+    return "\n".join(
+        [
+            *lines,
+            f"In time: hisparse-sim serve --buffer {best['buffer']} --ratio {best['ratio']}"
+            f" --concurrency {aim.concurrency}, and this plan's other options",
+            "",
+            f"Flags: {plan.flags}",
+        ]
+    )
 
 
 def show_findings(findings: Sequence[Finding], output: Path | None = None) -> None:
@@ -133,18 +143,18 @@ def show_findings(findings: Sequence[Finding], output: Path | None = None) -> No
     write_text("\n".join(lines) + "\n", output)
 
 
-def show_served(rows: pd.DataFrame, output: Path | None = None) -> None:
-    """One line a run: rate, latencies in ms and s, and the shares of the time in per cent."""
+def show_served(rows: pd.DataFrame, before: str, output: Path | None = None) -> None:
+    """What runs, and a line a run: rate, latencies, and the shares of the time in per cent."""
     columns: Columns = {
         "mode": ("mode", str),
         "load": ("load", str),
         "tokens_per_s": ("tok/s", _count),
-        "tpot_p50_ms": ("TPOT", _one),
+        "tpot_p50_ms": ("TPOT ms", _one),
         "ttft_p50_s": ("TTFT s", _one),
         "running": ("running", _one),
         "waiting": ("queued", _one),
-        "prefill": ("prefill", _percent),
-        "swap_in": ("swap-in", _percent),
+        "prefill": ("prefill %", _percent),
+        "swap_in": ("swap-in %", _percent),
     }
     notes = [
         f"{row['mode']}, {row['load']}: {row[name]} {what}"
@@ -155,7 +165,13 @@ def show_served(rows: pd.DataFrame, output: Path | None = None) -> None:
         )
         if row[name]
     ]
-    print_table(rows, columns, output, after="\n".join(notes), bars="tokens_per_s")
+    print_table(rows, columns, output, before, "\n".join([*_READING, *notes]), "tokens_per_s")
+
+
+_READING = (
+    "TPOT, TTFT: medians; TTFT counts the wait in the queue. Running: decoding, over all",
+    "ranks; queued: all others. Shares of the time; the rest is decoding.",
+)
 
 
 def show_reproduced(rows: pd.DataFrame, output: Path | None = None) -> None:

@@ -351,7 +351,7 @@ class _Run:
                 else:
                     rank.take_transferred()
                     chunks.append([])
-                rank.make_room()
+                rank.make_room(resumed=not colocated)
             self.note_peaks()
             if any(chunks):
                 self.prefill_step(chunks)

@@ -121,7 +121,13 @@ def test_serve_command() -> None:
     rows = json.loads(run("serve", *load, "--mode", "hisparse", "--format", "json"))
     assert [row["mode"] for row in rows] == ["hisparse"]
     assert rows[0]["tokens_per_s"] > 0
-    assert "oracle" in run("serve", *load)
+    text = run("serve", *load)
+    assert "oracle" in text
+    assert "glm-5.1, bf16 KV, on 8 x h200 (dp8-tp8: 8 ranks)" in text
+    assert "B 4,096, ratio 4, lru" in text
+    long = run("serve", *load[:4], "--prompt", "200000", "--mode", "baseline")
+    assert "baseline, 8: 8 prompts too long for a GPU's pool, refused" in long
+    assert "nan" not in long
     result = CliRunner().invoke(cli, ["serve", "--rate", "1", "--concurrency", "8"])
     assert result.exit_code == 2
 
