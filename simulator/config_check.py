@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 
 import pandas as pd
 
@@ -82,6 +82,10 @@ def check_config(text: str, setting: Setting, aim: Aim) -> list[Finding]:
     if any(finding.severity == "error" for finding in findings):
         return findings
     wanted = -(-aim.concurrency // setting.ranks)
+    # The scheduler lets in fewer than the pools hold; of a fixed length none grows out of them.
+    told_below = {"device pool"}
+    if setting.ignore_eos:
+        told_below.add("indexer keys and host pool")
     for shortage in shortages(
         setting.deployment,
         config["host_to_device_ratio"],
@@ -92,6 +96,8 @@ def check_config(text: str, setting: Setting, aim: Aim) -> list[Finding]:
         max(setting.max_running_requests // setting.ranks, 1),
         colocated=not setting.disaggregated,
     ):
+        if shortage.what in told_below:
+            continue
         severity = "error" if shortage.what in ("host memory", "length") else "warning"
         if shortage.what == "GPU reserve" and shortage.when == "at start":
             severity = "error"
@@ -100,4 +106,24 @@ def check_config(text: str, setting: Setting, aim: Aim) -> list[Finding]:
                 severity, f"{shortage.what}, {shortage.when}: {shortage.effect}; {shortage.reason}"
             )
         )
+    if not any(finding.severity == "error" for finding in findings):
+        findings += _queueing(config, setting, aim, wanted)
     return findings
+
+
+def _queueing(config: dict[str, int], setting: Setting, aim: Aim, wanted: int) -> Iterator[Finding]:
+    """A warning if the scheduler lets in fewer requests than the load has."""
+    one = replace(
+        setting,
+        mode="hisparse",
+        device_buffer_size=config["device_buffer_size"],
+        ratio=config["host_to_device_ratio"],
+        misses=None,
+    )
+    found, limit = one.resident(aim.prompt, aim.output)
+    if found < wanted:
+        yield Finding(
+            "warning",
+            f"{limit}, at admission: about {found} of {wanted} requests a rank run at a time, the"
+            " others queue",
+        )

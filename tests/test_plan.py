@@ -268,8 +268,13 @@ def test_config_against_the_load() -> None:
     good = '{"device_buffer_size": 4096, "host_to_device_ratio": 8}'
     assert check_config(good, setting(), replace(AIM, concurrency=64)) == []
     crowded = check_config(good, setting(), AIM)
-    assert [f.severity for f in crowded] == ["warning", "warning"]
-    assert "hot buffers of 4,160 tokens and a prompt of 32,768" in crowded[0].text
+    assert [f.severity for f in crowded] == ["warning"]
+    assert crowded[0].text == (
+        "prompt room, at admission: about 9 of 32 requests a rank run at a time, the others queue"
+    )
+    early = check_config(good, setting(ignore_eos=False), AIM)
+    assert early[0].text.startswith("indexer keys and host pool, at admission: only 22 run")
+    assert early[1].text.startswith("prompt room, at admission: about 13 of 32")
     small = replace(setting(), deployment=replace(DEPLOYMENT, host_bytes=10 * GIB))
     assert check_config(good, small, AIM)[0].text.startswith("host memory, at start")
 
