@@ -12,6 +12,7 @@ import pandas as pd
 from hisparse_sim.simulator.admission import (
     CLIP_NEW_TOKENS,
     FINAL_RATIO,
+    TRANSFER_RESERVE_TOKENS,
     Pool,
 )
 from hisparse_sim.simulator.deployment import RESERVE, Deployment
@@ -134,11 +135,12 @@ class Setting:
         mean = pages(prompt + output // 2)
         found = {"max-running-requests": max(self.max_running_requests // self.ranks, 1)}
         if self.disaggregated:
-            found["device pool"] = pool.device_tokens // mean
+            each = mean + TRANSFER_RESERVE_TOKENS
+            found["device pool"] = pool.device_tokens // each
             if pool.hierarchical:
                 held = pool.device_buffer_size + PAGE_TOKENS
                 found["device pool"] = pool.device_tokens // held
-                found["indexer keys"] = pool.logical_tokens // mean
+                found["indexer keys"] = pool.logical_tokens // each
         else:
             found |= self._beside_a_prompt(prompt, output, mean)
         limit = min(found, key=lambda name: found[name])

@@ -59,6 +59,19 @@ def test_crossing_on_the_rtx_pro_6000(rows: dict[str, Reproduced]) -> None:
             assert abs(row.error) < 0.20
 
 
+def test_gain_on_h20_grows_with_the_context_as_published(rows: dict[str, Reproduced]) -> None:
+    gains = [row for row in rows.values() if "H20 apart" in row.what]
+    assert len(gains) == 6
+    assert all(abs(row.error) < 0.3 for row in gains)
+    assert gains[0].ours < gains[2].ours < gains[4].ours
+
+
+def test_32k_lies_between_two_publications(rows: dict[str, Reproduced]) -> None:
+    for mode in ("baseline", "HiSparse"):
+        paper, blog = rows[f"{mode}, 32k/8k"], rows[f"{mode}, 32k/8k, the blog's chart"]
+        assert paper.published < paper.ours == blog.ours < blog.published
+
+
 def test_lower_bounds_count_as_met() -> None:
     row = Reproduced("x", 3.0, 3.3, True, "", "", "")
     assert row.error == 0
