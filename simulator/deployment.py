@@ -26,10 +26,11 @@ from hisparse_sim.simulator.steptimes import Layout
 
 RESERVE = "GPU reserve"
 
-# What loading takes beyond the parameters (rotary tables, block scales, allocator): SGLang's log of
-# GLM-5-FP8 with TP 8 says 89.58 GiB, the parameters are 88.99. https://github.com/
-# ajith-sirra-amd/Issues/blob/main/GLM-5-FP8-MI355X-SGLANG-ERROR.md. GLM-5.2-FP8 on RTX PRO 6000
-# takes 89.44, 0.97 more than its parameters: https://github.com/OpenAgentsInc/hydralisk/issues/4.
+# What loading takes beyond the parameters (rotary tables, block scales, allocator). SGLang's log of
+# GLM-5-FP8 with TP 8 says 89.58 GiB, the parameters are 88.99:
+# https://github.com/ajith-sirra-amd/Issues (GLM-5-FP8-MI355X-SGLANG-ERROR.md). GLM-5.2-FP8 on
+# RTX PRO 6000 takes 89.44, 0.97 more than its parameters:
+# https://github.com/OpenAgentsInc/hydralisk/issues/4
 LOADING_BYTES = 633_000_000
 
 
