@@ -19,11 +19,12 @@ from hisparse_sim.traces import atomic_path
 
 RESULTS = Path(__file__).with_name("results")
 Row = dict[str, Any]
+Series = dict[tuple[Any, ...], dict[int, Row]]
 
 
-def series(rows: list[Row]) -> dict[tuple[Any, ...], dict[int, Row]]:
+def series(rows: list[Row]) -> Series:
     """Rows by (what, item_bytes, batch, misses, buffer, host_pool), then by GPUs at once."""
-    found: dict[tuple[Any, ...], dict[int, Row]] = {}
+    found: Series = {}
     for row in rows:
         if row["what"] != "pools":
             names = ("what", "item_bytes", "batch", "misses", "buffer", "host_pool")
@@ -50,7 +51,7 @@ def label_of(key: tuple[Any, ...]) -> str:
     return f"{item:,} B, batch {batch}" if batch else "large copy"
 
 
-def draw(panel: Any, found: dict[tuple[Any, ...], dict[int, Row]], title: str) -> None:
+def draw(panel: Any, found: Series, title: str) -> None:
     """Bars of the summed GB/s, one for each number of GPUs at once."""
     counts = sorted({gpus for by_gpus in found.values() for gpus in by_gpus})
     height = 0.8 / len(counts)
@@ -77,20 +78,25 @@ def main(results: tuple[Path, ...], output: Path) -> None:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    names = ("private", "shared", "sglang")
-    files = results or [RESULTS / f"several-gpus-h200x2-{name}.json" for name in names]
+    files = results or [
+        RESULTS / f"several-gpus-h200x4-{name}.json" for name in ("private", "shared")
+    ]
+    found: dict[str, Series] = {}
+    for file in files:
+        rows = read_rows(file)
+        click.echo(together_line(next(row for row in rows if row["what"] == "pools")))
+        all_of_it = series(rows)
+        for key, by_gpus in all_of_it.items():
+            click.echo(line_of(key, by_gpus))
+        for kernel in sorted({key[0] for key in all_of_it} - {"copy"}):
+            one = {key: all_of_it[key] for key in all_of_it if key[0] in ("copy", kernel)}
+            found[f"{kernel}, {next(iter(one))[5]} host pools"] = one
     with plt.rc_context(STYLE):
         figure, panels = plt.subplots(
-            1, len(files), figsize=(3.2 * len(files), 3.6), squeeze=False, sharex=True, sharey=True
+            1, len(found), figsize=(2.7 * len(found), 4.2), squeeze=False, sharex=True, sharey=True
         )
-        for file, panel in zip(files, panels[0], strict=True):
-            rows = read_rows(file)
-            click.echo(together_line(next(row for row in rows if row["what"] == "pools")))
-            found = series(rows)
-            for key, by_gpus in found.items():
-                click.echo(line_of(key, by_gpus))
-            kernels = dict.fromkeys(key[0] for key in found if key[0] != "copy")
-            draw(panel, found, f"{', '.join(kernels)}, {next(iter(found))[5]} host pools")
+        for (title, one), panel in zip(found.items(), panels[0], strict=True):
+            draw(panel, one, title)
         panels[0][0].invert_yaxis()
         figure.legend(
             *panels[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=8

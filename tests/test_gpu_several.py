@@ -2,6 +2,7 @@
 
 import itertools
 import os
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -230,3 +231,20 @@ def test_two_gpus_measured_below_the_ceiling():
                 point = [row[name] for name in ("batch", "misses", "buffer", "item_bytes")]
                 predicted = float(swap_in_us(link.among(2), row["what"], *point))
                 assert predicted == pytest.approx(max(row["us"]), rel=0.12)
+
+
+@pytest.mark.parametrize("pool", ["private", "shared"])
+def test_four_gpus_share_what_the_host_gave(pool):
+    """With the large copy's rate as the ceiling, the kernels' times of four at once follow."""
+    rows = read_rows(RESULTS / f"several-gpus-h200x4-{pool}.json")
+    four = [row for row in rows if row["gpus"] == 4 and row["what"] != "pools"]
+    [copy] = [row for row in four if row["what"] == "copy"]
+    link = load_link("h200-pcie5")
+    assert copy["sum_gb_s"] < 0.75 * 4 * link.bulk_gb_s
+    shared = replace(link, host_gb_s=copy["sum_gb_s"]).among(4)
+    assert len(four) == 9
+    for row in four:
+        if row is not copy:
+            point = [row[name] for name in ("batch", "misses", "buffer", "item_bytes")]
+            predicted = float(swap_in_us(shared, row["what"], *point))
+            assert predicted == pytest.approx(max(row["us"]), rel=0.15)
