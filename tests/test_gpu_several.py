@@ -237,7 +237,7 @@ def test_two_gpus_measured_below_the_ceiling():
 def test_four_gpus_share_what_the_host_gave(pool):
     """With the large copy's rate as the ceiling, the kernels' times of four at once follow."""
     rows = read_rows(RESULTS / f"several-gpus-h200x4-{pool}.json")
-    four = [row for row in rows if row["gpus"] == 4 and row["what"] != "pools"]
+    four = [row for row in rows if row["what"] != "pools" and row["gpus"] == 4]
     [copy] = [row for row in four if row["what"] == "copy"]
     link = load_link("h200-pcie5")
     assert copy["sum_gb_s"] < 0.75 * 4 * link.bulk_gb_s

@@ -58,7 +58,7 @@ def test_residents_by_hand() -> None:
     assert setting().resident(32_768, 8192) == ((91_968 - 32_832) // 7232 + 1, "prompt room")
     early = setting(ignore_eos=False)
     assert early.resident(32_768, 8192) == ((91_968 - 36_928) // 4461 + 1, "prompt room")
-    # Prefill elsewhere: keys for 735,744 / (36,864 + 512) = 19.7; hot buffers 91,968 / 4,160 = 22.1.
+    # Prefill elsewhere: keys of 735,744 / (36,864 + 512) = 19.7; buffers of 91,968 / 4,160 = 22.1.
     assert setting(disaggregated=True).resident(32_768, 8192) == (19, "indexer keys")
     # Without HiSparse: 158,144 tokens, whole outputs promised.
     assert setting("baseline").resident(32_768, 8192) == (158_144 // 40_960, "device pool")
