@@ -1,7 +1,8 @@
 """What a sweep has finished, kept in a file, so that an interrupted one can go on.
 
-A line per (request, layer, policy, buffer), appended when it is done: a digest and JSON. A line
-that was cut short, or is of another trace, setting or version of the program, counts for nothing.
+Its first line says what it is. A line per (request, layer, policy, buffer) follows, appended when
+it is done: a digest and JSON. A line that was cut short, or is of another trace, setting or version
+of the program, counts for nothing.
 """
 
 import hashlib
@@ -20,6 +21,8 @@ from hisparse_sim.simulator.kernel import STAMP
 from hisparse_sim.simulator.metrics import Misses
 from hisparse_sim.traces import Part, Trace, TraceError
 
+_HEAD = b"hisparse-sim: finished work of a sweep"
+
 
 class Finished(NamedTuple):
     """One part under one policy and buffer size."""
@@ -36,14 +39,19 @@ class Kept:
     def __init__(
         self, path: str | PathLike[str], start: str, seed: int, steps: tuple[int, int] | None
     ) -> None:
-        """Read what the file holds, if it is there. Raises TraceError if it cannot be read."""
+        """Read what the file holds, if it is there. Raises TraceError if it cannot be read, or is
+        none of ours."""
         self.path = Path(path)
         self._setting = [version("hisparse-sim"), STAMP, start, seed, steps and list(steps)]
         self._found: dict[str, dict[str, Any]] = {}
         try:
-            lines = self.path.read_bytes().split(b"\n") if self.path.exists() else []
+            lines = (self.path.read_bytes() if self.path.exists() else b"").split(b"\n")
         except OSError as error:
             raise TraceError(f"{path} cannot be read: {error.strerror or error}") from error
+        if not (_HEAD.startswith(lines[0]) if len(lines) == 1 else lines[0] == _HEAD):
+            raise TraceError(
+                f"{path} is in the way: it does not hold the work of a sweep; rename it"
+            )
         for line in lines:
             digest, _, text = line.partition(b" ")
             if digest == _digest(text):
@@ -78,8 +86,11 @@ class Kept:
         text = json.dumps(entry).encode()
         try:
             with self.path.open("ab") as file:
-                # The line before it may have been cut short.
-                file.write(b"\n" + _digest(text) + b" " + text + b"\n")
+                if file.tell() <= len(_HEAD):
+                    file.truncate(0)
+                    file.write(_HEAD)
+                # A line feed first: what is there may have been cut short.
+                file.write(b"\n" + _digest(text) + b" " + text)
         except OSError as error:
             raise TraceError(f"{self.path} cannot be written: {error.strerror or error}") from error
 

@@ -18,6 +18,7 @@ from hisparse_sim.simulator.kept import Finished, Kept
 from hisparse_sim.simulator.metrics import Misses, regret, tidy_row
 from hisparse_sim.simulator.replaying import check_arguments, check_top_k, no_steps, replay_part
 from hisparse_sim.traces import Demand, Part, Trace, open_trace
+from hisparse_sim.traces.files import printable
 
 BELADY = "belady"
 
@@ -307,7 +308,7 @@ def trace_names(traces: Sequence[Trace]) -> list[str]:
     """Return the file stem of every trace, or its path where two share a stem."""
     stems = [trace.name for trace in traces]
     return [
-        stem if stems.count(stem) == 1 else str(trace.path)
+        stem if stems.count(stem) == 1 else printable(str(trace.path))
         for trace, stem in zip(traces, stems, strict=True)
     ]
 

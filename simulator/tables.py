@@ -47,8 +47,9 @@ def write_rows(rows: pd.DataFrame, form: str, output: Path | None) -> None:
     if form == "parquet":
         if output is None:
             raise ValueError("parquet is binary: name a file with -o")
-        with atomic_path(output) as path:
-            rows.to_parquet(path, index=False)
+        # A file, since pandas refuses a name that is not UTF-8.
+        with atomic_path(output) as path, path.open("wb") as file:
+            rows.to_parquet(file, index=False)
         return
     write_text(_TEXTS[form](rows), output)
 

@@ -150,12 +150,25 @@ def test_a_damaged_line_counts_for_nothing(path: Path, tmp_path: Path) -> None:
     keep = tmp_path / "kept"
     expected = hs.sweep(path, ["lru", "fifo"], 16, keep=keep).rows
     content = keep.read_bytes()
-    for cut in (0, 1, 30, len(content) // 2, len(content) - 3):
-        for damaged in (content[:cut], content[:cut] + b"\xff" + content[cut + 1 :]):
+    for cut in (0, 1, 38, 39, 60, len(content) // 2, len(content) - 3):
+        flipped = content[:cut] + b"\xff" + content[cut + 1 :]
+        for damaged in (content[:cut], flipped if cut > 38 else b""):
             keep.write_bytes(damaged)
             for _ in range(2):
                 found = hs.sweep(path, ["lru", "fifo"], 16, keep=keep).rows
                 pd.testing.assert_frame_equal(found, expected)
+
+
+@pytest.mark.parametrize("there", ["a trace", "some text"])
+def test_another_file_of_that_name_is_left_alone(path: Path, tmp_path: Path, there: str) -> None:
+    kept = tmp_path / "rows.csv.partial"
+    content = path.read_bytes() if there == "a trace" else b"mine\n"
+    kept.write_bytes(content)
+    given = kept if there == "a trace" else path
+    result = run("sweep", given, *SWEEP, "-o", tmp_path / "rows.csv")
+    assert result.exit_code == 1
+    assert "is in the way" in result.stderr
+    assert kept.read_bytes() == content
 
 
 def test_a_policy_of_the_user_is_replayed_anew(path: Path, tmp_path: Path) -> None:
@@ -235,7 +248,7 @@ LATE = {
     "policy": (["--policy", "x"], 2, "unknown policy"),
     "steps": (["--steps", "500:600"], 1, "has no steps from 500 to 599"),
     "layer": (["--layer", "9"], 1, "has no layer 9"),
-    "request": (["--request", "z"], 1, "has no request z"),
+    "request": (["--request", "z"], 1, "has no request 'z'"),
     "folder": (["-o", "/nowhere/x.csv"], 1, "there is no folder"),
     "parquet": (["--format", "parquet"], 2, "name a file with -o"),
 }

@@ -49,7 +49,14 @@ def test_request(path: Path, tmp_path: Path, given: list[str], chosen: list[str]
 def test_request_that_is_not_there(path: Path) -> None:
     result = CliRunner().invoke(cli, ["sweep", str(path), "--request", "b,x"])
     assert result.exit_code == 1
-    assert "has no request x" in result.stderr
+    assert "has no request 'x'; it has 'a', " in result.stderr
+
+
+def test_a_file_counts_once_however_it_is_written(path: Path) -> None:
+    given = [str(path), f"{path.parent}/./{path.name}", f"{path.parent}/*.parquet"]
+    options = ["--policy", "lru", "--buffer", "64", "--no-regret", "--format", "jsonl"]
+    result = CliRunner().invoke(cli, ["sweep", *given, *options])
+    assert [json.loads(line)["trace"] for line in result.stdout.splitlines()] == ["t"]
 
 
 def test_csv_with_a_carriage_return_in_a_name(tmp_path: Path) -> None:

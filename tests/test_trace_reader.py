@@ -210,7 +210,7 @@ def test_select(tmp_path: Path) -> None:
     assert [(part.request, part.layer) for part in chosen] == [("request-0", 3), ("request-2", 3)]
     with pytest.raises(TraceError, match="has no layer 2; it has 0, 1, 3"):
         trace.select(layers=[0, 2])
-    with pytest.raises(TraceError, match="has no request x; it has request-0, request-1"):
+    with pytest.raises(TraceError, match="has no request 'x'; it has 'request-0', 'request-1'"):
         trace.select(["x"])
 
 
@@ -371,3 +371,14 @@ traces.open_trace(traces.sample_path())
 assert "numba" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="nothing tells what is open")
+def test_one_file_stays_open(tmp_path: Path) -> None:
+    paths = [write(tmp_path / f"{number}.parquet", several()) for number in range(9)]
+    traces = [open_trace(path) for path in paths]
+    for trace in traces:
+        for part in trace.parts:
+            trace.read(part)
+    opened = {link.resolve() for link in Path("/proc/self/fd").iterdir()}
+    assert opened & {path.resolve() for path in paths} == {paths[-1].resolve()}

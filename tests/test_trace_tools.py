@@ -8,7 +8,7 @@ import pytest
 from make_traces import demand, drift, metadata, several, table, write, write_table
 
 from hisparse_sim import traces
-from hisparse_sim.traces import Demand, TraceError, atomic_path, open_trace, validate
+from hisparse_sim.traces import Demand, Metadata, TraceError, atomic_path, open_trace, validate
 
 
 def test_info_by_hand(tmp_path: Path) -> None:
@@ -144,6 +144,16 @@ def test_sample(tmp_path: Path) -> None:
         "original": "by hand",
     }
     assert not validate(path).warnings
+
+
+def test_a_file_of_many_requests_is_described_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+    to_json = Metadata.to_json
+    monkeypatch.setattr(Metadata, "to_json", lambda self: asked.append(1) or to_json(self))
+    write(tmp_path / "many.parquet", several(requests=20, layers=(0, 1)))
+    assert len(asked) == 1
 
 
 def test_sample_drops_requests_without_rows(tmp_path: Path) -> None:

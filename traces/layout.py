@@ -2,6 +2,7 @@
 
 import os
 import threading
+import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -69,14 +70,16 @@ def open_parquet(
 ) -> pq.ParquetFile:
     """Open a Parquet file for reads that do not start threads of their own.
 
-    Each call opens the file anew (50 us with `metadata`): a ParquetFile may not be shared
-    between threads. Checksums of pages are verified where the file has them. `dictionary`: columns
-    of the file that come as DictionaryArray. With `buffer_bytes` a column is read from the disk
-    bit by bit, else a row group's column at once.
+    A ParquetFile may not be shared between threads, and opening one takes a time that grows with
+    the row groups, even with `metadata` (50 us for 30, 500 us for 10,000). Checksums of pages are
+    verified where the file has them. `dictionary`: columns of the file that come as
+    DictionaryArray. With `buffer_bytes` a column is read from the disk bit by bit, else a row
+    group's column at once.
     """
     with decoding(path):
         return pq.ParquetFile(
-            pa.OSFile(str(path)),  # a path would first be looked up in pyarrow's file systems
+            # A path would first be looked up in pyarrow's file systems, and has to be UTF-8.
+            pa.OSFile(os.fsencode(path)),
             metadata=metadata,
             read_dictionary=list(dictionary),
             pre_buffer=False,
@@ -156,6 +159,9 @@ def _runs(
             row += batch.num_rows
 
 
+_last = threading.local()  # read: (the groups, their open file)
+
+
 class Groups:
     """The row groups of a file: any range of rows, of any columns, from any thread.
 
@@ -201,7 +207,7 @@ class Groups:
                 continue
             first, stop = max(begin, first_row), min(end, first_row + rows)
             if (first, stop) == (begin, end):
-                with open_parquet(self.path, self.metadata, self.dictionary) as file:
+                with self._file() as file:
                     pieces = [file.read_row_group(group, columns=list(columns), use_threads=False)]
             else:
                 pieces = self._read_shared(group, first - begin, stop - begin, tuple(columns))
@@ -215,6 +221,16 @@ class Groups:
             if sum(map(len, chunks)) != rows:
                 raise ValueError(f"{name} has fewer rows than the file says")
         return found
+
+    @contextmanager
+    def _file(self) -> Iterator[pq.ParquetFile]:
+        """Open the file, unless it is what this thread read last, without an error."""
+        owner, file = getattr(_last, "read", (None, None))
+        _last.read = None, None
+        if owner is None or owner() is not self:
+            file = open_parquet(self.path, self.metadata, self.dictionary)
+        yield file
+        _last.read = weakref.ref(self), file
 
     def _read_shared(
         self, group: int, first: int, stop: int, columns: tuple[str, ...]

@@ -4,11 +4,14 @@ Data goes to stdout, notes and progress to stderr. Nothing here loads a heavy li
 """
 
 import glob
+import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
+from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -59,6 +62,8 @@ class Group(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         from hisparse_sim.traces.errors import TraceError
 
+        if isinstance(sys.stdout, TextIOWrapper) and sys.stdout.errors == "strict":
+            sys.stdout.reconfigure(errors="backslashreplace")  # ids in a terminal without UTF-8
         try:
             with _signals_end():
                 return super().invoke(ctx)
@@ -66,7 +71,7 @@ class Group(click.Group):
             raise click.ClickException(str(error)) from error
         except ValueError as error:
             if isinstance(error, UnicodeError):
-                raise
+                raise click.ClickException(f"some text is not UTF-8 ({error})") from error
             raise click.UsageError(str(error)) from error
         except OSError as error:
             if isinstance(error, BrokenPipeError):
@@ -198,7 +203,8 @@ output_options = combined(
 
 
 def expand(patterns: Sequence[str]) -> list[str]:
-    """Return the files that paths and globs name, each once; `sample` is the bundled trace."""
+    """Return the files that paths and globs name, each once however it is written; `sample` is the
+    bundled trace."""
     from hisparse_sim.traces import sample_path
 
     paths = []
@@ -210,7 +216,7 @@ def expand(patterns: Sequence[str]) -> list[str]:
         if not found:
             raise click.UsageError(f"no file matches {pattern}")
         paths.extend(found)
-    return list(dict.fromkeys(paths))
+    return list({os.path.abspath(path): path for path in reversed(paths)}.values())[::-1]
 
 
 def open_traces(patterns: Sequence[str], provenance: str | None) -> list["Trace"]:

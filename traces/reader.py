@@ -22,6 +22,7 @@ from hisparse_sim.traces.columns import (
 )
 from hisparse_sim.traces.demand import Demand, Ints, Ragged
 from hisparse_sim.traces.errors import TraceError
+from hisparse_sim.traces.files import printable
 from hisparse_sim.traces.layout import Columns, Groups, Part, decoding, lay_out, open_parquet
 from hisparse_sim.traces.metadata import KEY, PROVENANCES, Metadata
 from hisparse_sim.traces.rules import RowError, Tally, check_rows, outside, strip_padding
@@ -99,7 +100,7 @@ class Trace:
     @property
     def name(self) -> str:
         """File name without its suffix."""
-        return self.path.stem
+        return printable(self.path.stem)
 
     @property
     def rows(self) -> int:
@@ -145,8 +146,8 @@ class Trace:
             (numbers, self.layers, "layer"),
         ):
             for unknown in sorted((asked or set()) - set(there)):
-                shown = ", ".join(map(str, there[:20])) + (", ..." if len(there) > 20 else "")
-                raise TraceError(f"{self.path} has no {kind} {unknown}; it has {shown}")
+                shown = ", ".join(map(repr, there[:20])) + (", ..." if len(there) > 20 else "")
+                raise TraceError(f"{self.path} has no {kind} {unknown!r}; it has {shown}")
         return tuple(
             part
             for part in self.parts
@@ -251,6 +252,8 @@ def _refuse_other_files(path: Path) -> None:
     try:
         if path.is_dir():
             raise TraceError(f"{path} is a folder, not a trace file")
+        if path.exists() and not path.is_file():
+            raise TraceError(f"{path} is a device or pipe, not a trace file")
         with path.open("rb") as file:
             head = file.read(4)
             file.seek(0, os.SEEK_END)

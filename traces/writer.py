@@ -2,6 +2,7 @@
 
 import os
 from contextlib import ExitStack
+from functools import cached_property
 from types import TracebackType
 from typing import Any, Self
 
@@ -75,9 +76,8 @@ class TraceWriter:
             self._file = self._open()
         if optional != self._optional:
             raise TraceError(f"{place}: scores and next_positions are in all parts or in none")
-        schema = self._schema()
         for first, stop in _pieces(demand.offsets):
-            self._file.write_table(_table(demand, first, stop, schema))
+            self._file.write_table(_table(demand, first, stop, self._schema))
 
     def _keep_order(self, demand: Demand, place: str) -> None:
         request, layer = demand.request, demand.layer
@@ -95,6 +95,7 @@ class TraceWriter:
         self._requests.add(request)
         self._last = request, layer
 
+    @cached_property
     def _schema(self) -> pa.Schema:
         fields = [
             pa.field("request", pa.dictionary(pa.int32(), pa.string()), nullable=False),
@@ -114,9 +115,10 @@ class TraceWriter:
 
     def _open(self) -> pq.ParquetWriter:
         delta = ["step", "seq_len", "positions.list.element", "next_positions.list.element"]
-        schema = self._schema()
+        schema = self._schema
+        stream = self._stack.enter_context(self._temporary.open("wb"))
         file = pq.ParquetWriter(
-            self._temporary,
+            stream,
             schema,
             compression="zstd",
             use_dictionary=["request"],
