@@ -177,7 +177,7 @@ def tell(what: str, done: int, total: int, more: str = "") -> None:
 @click.option("--stretch-rate", default=2e-4, show_default=True)
 @click.option("--train-steps", default=724, show_default=True, help="Of the indexers.")
 @click.option("--train-rows", default=256, show_default=True, help="Of each sequence.")
-@click.option("--train-rate", default=1e-3, show_default=True)
+@click.option("--train-rate", default=1e-2, show_default=True)
 @click.option("--heads", default=16, show_default=True)
 @click.option("--head-dim", default=64, show_default=True)
 @click.option("--held-out", default=4, show_default=True, help="Documents.")
@@ -244,7 +244,7 @@ def main(paths: Sequence[Path], output: Path, **given: Any) -> None:
         traces[name] = replayed(path, given["top_k"])
         lap(f"replay {name}")
     result = {
-        "parameters": given,
+        "parameters": {**given, "model": loaded.title},
         "texts": [path.name for path in paths],
         "sequences": {"training": len(texts.training), "held_out": len(texts.held_out)},
         "loss": {"first": losses[0], "last": losses[-1]} if losses else None,

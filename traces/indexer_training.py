@@ -46,7 +46,7 @@ def train(
     *,
     steps: int,
     rows: int = 128,
-    learning_rate: float = 1e-3,
+    learning_rate: float = 1e-2,
     seed: int = 0,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Indexers:
