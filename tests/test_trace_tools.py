@@ -201,6 +201,8 @@ def test_atomic_path_follows_links_and_writes_devices(tmp_path: Path) -> None:
 def test_unwritable(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match="cannot be written: it is a folder"):
         write(tmp_path, [drift()])
+    with pytest.raises(TraceError, match="cannot be written: its name is too long"):
+        write(tmp_path / ("é" * 125), [drift()])
     with pytest.raises(TraceError, match="cannot be written: there is no folder"):
         write(tmp_path / "none" / "trace.parquet", [drift()])
     with (  # noqa: PT012

@@ -9,6 +9,10 @@ from pathlib import Path
 from hisparse_sim.traces.errors import TraceError
 
 
+# Most file systems take 255; the files that lie beside it while it is made have longer names.
+_LONGEST_NAME_BYTES = 240
+
+
 @contextmanager
 def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield a path to write to; it becomes `path` when the block ends without an exception.
@@ -54,6 +58,8 @@ def refuse_input(output: str | os.PathLike[str], inputs: Iterable[str | os.PathL
 def refuse_unwritable(path: str | os.PathLike[str]) -> None:
     """Raise TraceError if `path` is seen not to be writable; long work asks before it starts."""
     target = Path(path)
+    if len(os.fsencode(target.name)) > _LONGEST_NAME_BYTES:
+        raise TraceError(f"{path} cannot be written: its name is too long")
     if target.is_dir():
         raise TraceError(f"{path} cannot be written: it is a folder")
     if not target.parent.is_dir():
