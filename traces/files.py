@@ -8,7 +8,6 @@ from pathlib import Path
 
 from hisparse_sim.traces.errors import TraceError
 
-
 # Most file systems take 255; the files that lie beside it while it is made have longer names.
 _LONGEST_NAME_BYTES = 240
 
