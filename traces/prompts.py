@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+from hisparse_sim.traces.captured import checked_id
 from hisparse_sim.traces.errors import TraceError
 
 
@@ -12,7 +13,7 @@ def read_prompt_file(path: Path) -> list[tuple[str, str]]:
     A `.jsonl` file holds one object a line with `text` and, if wanted, `request`, which else is
     the number of the line; any other file is one prompt, called like the file.
 
-    Raises TraceError naming file and line.
+    Raises TraceError naming file and line, also for an id that came before.
     """
     try:
         content = path.read_text(encoding="utf-8")
@@ -25,6 +26,7 @@ def read_prompt_file(path: Path) -> list[tuple[str, str]]:
             raise TraceError(f"{path} is empty")
         return [(path.stem, content)]
     found: list[tuple[str, str]] = []
+    seen: dict[str, int] = {}  # request -> line
     # Not splitlines: other separators may stand inside a JSON string.
     for number, line in enumerate(content.split("\n"), 1):
         if not line.strip():
@@ -36,7 +38,14 @@ def read_prompt_file(path: Path) -> list[tuple[str, str]]:
         text = prompt.get("text") if isinstance(prompt, dict) else None
         if not isinstance(text, str) or not text:
             raise TraceError(f"{path}, line {number} has no text")
-        found.append((str(prompt.get("request", number)), text))
+        request = prompt.get("request", number)
+        name = str(request) if type(request) is int else request
+        if checked_id(name, f"{path}, line {number}: request") in seen:
+            raise TraceError(
+                f"{path}, line {number} has the request {name!r}, which line {seen[name]} has too"
+            )
+        seen[name] = number
+        found.append((name, text))
     if not found:
         raise TraceError(f"{path} holds no prompts")
     return found

@@ -1,0 +1,43 @@
+"""Prompt files of the user's own."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hisparse_sim.traces import TraceError
+from hisparse_sim.traces.prompts import read_prompt_file
+
+
+def written(folder: Path, *lines: dict[str, Any]) -> Path:
+    path = folder / "prompts.jsonl"
+    path.write_text("\n".join(map(json.dumps, lines)))
+    return path
+
+
+def test_ids_are_given_or_the_number_of_the_line(tmp_path: Path) -> None:
+    path = written(
+        tmp_path, {"text": "a"}, {"text": "b", "request": "x"}, {"text": "c", "request": 9}
+    )
+    assert read_prompt_file(path) == [("1", "a"), ("x", "b"), ("9", "c")]
+
+
+@pytest.mark.parametrize(
+    ("requests", "message"),
+    [
+        (["x", "x"], "line 2 has the request 'x', which line 1 has too"),
+        (["2", None], "line 2: request is None"),
+        ([2, {"id": 1}], "line 2: request is {'id': 1}, which is no text"),
+        (["x", ""], "line 2: request is '', which is no text"),
+        (["x", "\ud800"], "line 2: request is "),
+        ([1, "1"], "line 2 has the request '1', which line 1 has too"),
+    ],
+)
+def test_ids_that_cannot_stand_in_a_trace(
+    requests: list[Any], message: str, tmp_path: Path
+) -> None:
+    """They would be refused by the trace file, but only after the capture."""
+    path = written(tmp_path, *({"text": "a", "request": each} for each in requests))
+    with pytest.raises(TraceError, match=message):
+        read_prompt_file(path)
