@@ -223,6 +223,8 @@ def test_config(tmp_path: Path) -> None:
     assert open_trace(tmp_path / "out.parquet").metadata.layer_types == ("full", "full", "shared")
     with pytest.raises(ValueError, match="gives top_k as 4, not 5: leave one out"):
         convert(source, tmp_path / "out.parquet", config=config, top_k=5)
+    with pytest.raises(TraceError, match="it is read for this"):
+        convert(source, config, config=config.parent)
 
 
 @pytest.mark.parametrize("dtype", [bool, float, "m8[s]", complex])

@@ -52,7 +52,8 @@ def convert(
         options = configured(options, config)
     Options(Path(), **options)  # refuses before anything is read or written
     _refuse_meaningless(importer, options)
-    refuse_input(target, [source])
+    configs = () if config is None else (config, Path(config) / "config.json")
+    refuse_input(target, (source, *configs))
     refuse_unwritable(target)
     with TemporaryDirectory(
         prefix=".hisparse-convert-", dir=_scratch_place(target), ignore_cleanup_errors=True
