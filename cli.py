@@ -14,12 +14,15 @@ from hisparse_sim.traces.options import (
     Group,
     chosen_requests,
     expand,
+    force_option,
     note,
     open_traces,
     output_form,
     output_options,
     provenance_option,
+    refuse_replacing,
     selection_options,
+    trace_output_option,
 )
 
 if TYPE_CHECKING:
@@ -187,12 +190,11 @@ def validate(paths: tuple[str, ...], provenance: str | None) -> None:
 
 @trace.command()
 @click.argument("path", metavar="TRACE")
-@click.option(
-    "-o", "--output", type=click.Path(path_type=Path), required=True, help="The new trace file."
-)
+@trace_output_option
+@force_option
 @selection_options
 @provenance_option
-def sample(path: str, output: Path, provenance: str | None, **selection: Any) -> None:
+def sample(path: str, output: Path, force: bool, provenance: str | None, **selection: Any) -> None:
     """Cut a trace by request, layer and step.
 
     \b
@@ -200,6 +202,7 @@ def sample(path: str, output: Path, provenance: str | None, **selection: Any) ->
     """
     from hisparse_sim.traces import sample as cut
 
+    refuse_replacing(output, force, expand([path]))
     opened = open_traces([path], provenance)
     selection["requests"] = chosen_requests(selection["requests"], opened)
     cut(opened[0], output, **selection)

@@ -43,7 +43,7 @@ def test_synth(tmp_path: Path) -> None:
     assert trace.metadata.top_k == 32
     found = run(
         "synth", "--shape", "cyclic", "--top-k", 8, "--context", 99, "--distinct", 40,
-        "--steps", 3, "-o", path, "--quiet",
+        "--steps", 3, "-o", path, "--quiet", "--force",
     )  # fmt: skip
     assert (found.exit_code, found.output) == (0, "")
     assert open_trace(path).rows == 3
@@ -87,7 +87,7 @@ def test_capture_sglang(tmp_path: Path, fake: FakeServer) -> None:
     (tmp_path / "lb.json").write_text(json.dumps(ROWS))
     found = run(
         *common, "--longbench", tmp_path / "lb.json", "--length", "long", "--count", 2,
-        "--longest", 12,
+        "--longest", 12, "--force",
     )  # fmt: skip
     assert found.exit_code == 0, found.output
     trace = open_trace(path)

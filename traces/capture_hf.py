@@ -10,7 +10,7 @@ import click
 
 from hisparse_sim.traces.commands import prompt_options, quiet_option, read_prompts
 from hisparse_sim.traces.files import refuse_unwritable
-from hisparse_sim.traces.options import note, several
+from hisparse_sim.traces.options import force_option, note, refuse_replacing, several
 
 TRAIN = "train"
 
@@ -72,8 +72,9 @@ TRAIN = "train"
     "-o",
     "--output",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="The trace file to write.  [default: the model's name, if there is no such file]",
+    help="The trace file to write.  [default: the model's name]",
 )
+@force_option
 @quiet_option
 def hf(
     model: str,
@@ -95,6 +96,7 @@ def hf(
     device: str | None,
     random_weights: bool,
     output: Path | None,
+    force: bool,
     quiet: bool,
     **source: Any,
 ) -> None:
@@ -115,9 +117,11 @@ def hf(
         raise click.UsageError("give the prompt by --text, --prompts or --longbench: one of them")
     if save_indexer is not None and indexer != TRAIN:
         raise click.UsageError("--save-indexer belongs to --indexer train")
-    output = _output(output, model)
-    if save_indexer is not None:
-        refuse_unwritable(save_indexer)
+    output = output or Path(f"{Path(model).stem}.parquet")
+    for written in (output, save_indexer):
+        if written is not None:
+            refuse_replacing(written, force)
+            refuse_unwritable(written)
     from hisparse_sim.traces import huggingface, models
     from hisparse_sim.traces.indexer import TrainedIndexer, load, save
     from hisparse_sim.traces.indexer_training import learn
@@ -182,16 +186,6 @@ def hf(
         f"{', ...' if len(prompts) > 4 else ''}",
         quiet,
     )
-
-
-def _output(output: Path | None, model: str) -> Path:
-    """Return the file to write, which must be writable now, before a model is loaded."""
-    if output is None:
-        output = Path(f"{Path(model).stem}.parquet")
-        if output.exists():
-            raise click.UsageError(f"{output} exists: name the file to write with -o")
-    refuse_unwritable(output)
-    return output
 
 
 def _progress(quiet: bool) -> Callable[[str, int, int], None] | None:

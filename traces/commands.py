@@ -7,24 +7,19 @@ from typing import Any
 
 import click
 
-from hisparse_sim.traces.files import refuse_input
 from hisparse_sim.traces.options import (
     Group,
     chosen_requests,
     combined,
+    force_option,
     note,
     provenance_option,
+    refuse_replacing,
     selection_options,
     several,
+    trace_output_option,
 )
 
-output_option = click.option(
-    "-o",
-    "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
-    required=True,
-    help="The trace file to write.",
-)
 config_option = click.option(
     "--config",
     type=click.Path(exists=True, path_type=Path),
@@ -115,6 +110,7 @@ def capture() -> None:
     help="Print how to start the server, for prompts of --longest tokens, and stop.",
 )
 @click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path))
+@force_option
 @quiet_option
 def sglang(
     url: str,
@@ -132,6 +128,7 @@ def sglang(
     only_estimate: bool,
     print_server_command: bool,
     output: Path | None,
+    force: bool,
     quiet: bool,
     **source: Any,
 ) -> None:
@@ -159,6 +156,9 @@ def sglang(
         raise click.UsageError("give --config, or --layers: num_hidden_layers of it")
     if output is None and not only_estimate:
         raise click.UsageError("name the file to write with -o")
+    if output is not None and not only_estimate:
+        read = (config, source["prompts"], source["longbench"])
+        refuse_replacing(output, force, (each for each in read if each is not None))
     shape = library.described(model, config, num_layers, top_k)
     server = Server(url, api_key, timeout_s, attempts)
     server.check()
@@ -188,7 +188,8 @@ def sglang(
 @click.command()
 @click.argument("source", type=click.Path(path_type=Path))
 @click.option("--from", "form", metavar="FORMAT", help="See above.  [default: told by the file]")
-@output_option
+@trace_output_option
+@force_option
 @click.option("--model", default="", help="Name, for the metadata.")
 @click.option("--dataset", default="", help="Where the prompts come from, for the metadata.")
 @click.option("--prompt-len", type=click.IntRange(0), help="Tokens of the prompt.")
@@ -210,7 +211,9 @@ def sglang(
 @click.option("--request", help="Id of the request, where the file holds one.")
 @provenance_option
 @quiet_option
-def convert(source: Path, form: str | None, output: Path, quiet: bool, **options: Any) -> None:
+def convert(
+    source: Path, form: str | None, output: Path, force: bool, quiet: bool, **options: Any
+) -> None:
     """Make a trace file of what an engine or a script saved.
 
     \b
@@ -220,11 +223,12 @@ def convert(source: Path, form: str | None, output: Path, quiet: bool, **options
     jsonl   lines with request_id, layer_id, step_idx, seq_len_current, selected_token_pos
 
     \b
-    hisparse-sim trace convert answers.jsonl --layers 61 --top-k 2048 -o v3.2.parquet
+    hisparse-sim trace convert answers.jsonl --layers 61 --top-k 2048 -o answers.parquet
     hisparse-sim trace convert rows.npy --prompt-len 32768 --provenance dsa-serving -o rows.parquet
     """
     from hisparse_sim.traces.convert import convert as run
 
+    refuse_replacing(output, force, [source])
     run(source, output, form, **options)
     note(f"wrote {output}", quiet)
 
@@ -237,12 +241,25 @@ def convert(source: Path, form: str | None, output: Path, quiet: bool, **options
     type=click.Choice(("oraclegeneral", "csv")),
     help="[default: csv for .csv, else oraclegeneral]",
 )
-@output_option
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    required=True,
+    help="The file to write.",
+)
+@force_option
 @selection_options
 @provenance_option
 @quiet_option
 def export(
-    path: str, form: str | None, output: Path, provenance: str | None, quiet: bool, **selection: Any
+    path: str,
+    form: str | None,
+    output: Path,
+    force: bool,
+    provenance: str | None,
+    quiet: bool,
+    **selection: Any,
 ) -> None:
     """Write a trace as other simulators read it: one access per demanded position.
 
@@ -256,7 +273,7 @@ def export(
     from hisparse_sim.traces import open_trace
     from hisparse_sim.traces.export import export as run
 
-    refuse_input(output, [path])
+    refuse_replacing(output, force, [path])
     form = form or ("csv" if output.suffix.lower() == ".csv" else "oraclegeneral")
     opened = open_trace(path, provenance)
     selection["requests"] = chosen_requests(selection["requests"], [opened])
@@ -267,7 +284,8 @@ def export(
 @click.command()
 @click.option("--profile", help="Model whose published figures it is fitted to.")
 @click.option("--shape", help="An extreme pattern instead, for tests.")
-@output_option
+@trace_output_option
+@force_option
 @click.option("--context", "prompt_len", type=click.IntRange(0), help="Prompt, in tokens.")
 @click.option("--steps", type=click.IntRange(1), help="Decode steps.")
 @click.option("--top-k", type=click.IntRange(1))
@@ -280,6 +298,7 @@ def synth(
     profile: str | None,
     shape: str | None,
     output: Path,
+    force: bool,
     layers: tuple[int, ...] | None,
     requests: int | None,
     distinct: int | None,
@@ -297,12 +316,13 @@ def synth(
     file says `synthetic` and holds the fit: what was published, what landed.
 
     \b
-    hisparse-sim trace synth --profile glm-5.1 --layer 0,20,40,60 -o glm.parquet
-    hisparse-sim trace synth --profile v3.2 --context 32768 --steps 500 --layer 30 -o v3.2.parquet
+    hisparse-sim trace synth --profile glm-5.1 --layer 0,20,40,60 -o synth-glm.parquet
+    hisparse-sim trace synth --profile v3.2 --context 32768 --steps 500 --layer 30 -o synth-v3.parquet
     hisparse-sim trace synth --shape cyclic --top-k 64 --context 4096 --distinct 512 -o scan.parquet
     """
     if (profile is None) == (shape is None):
         raise click.UsageError("choose either --profile or --shape")
+    refuse_replacing(output, force)
     if shape is not None:
         from hisparse_sim.traces.shapes import synthesize_shape
 

@@ -10,6 +10,7 @@ from hisparse_sim.traces.errors import TraceError
 
 # Most file systems take 255; the files that lie beside it while it is made have longer names.
 _LONGEST_NAME_BYTES = 240
+_PARQUET_MAGIC = b"PAR1"
 
 
 @contextmanager
@@ -52,6 +53,19 @@ def refuse_input(output: str | os.PathLike[str], inputs: Iterable[str | os.PathL
     for path in inputs:
         if target.exists() and Path(path).exists() and target.samefile(path):
             raise TraceError(f"{output} cannot be written: it is read for this")
+
+
+def holds_trace(path: str | os.PathLike[str]) -> bool:
+    """Return whether a file is there that may be a trace: it begins as Parquet files do, which all
+    traces are, or cannot be looked into."""
+    target = Path(path)
+    if not target.is_file():  # reading from a pipe would wait for somebody to write
+        return False
+    try:
+        with target.open("rb") as file:
+            return file.read(len(_PARQUET_MAGIC)) == _PARQUET_MAGIC
+    except OSError:
+        return True
 
 
 def refuse_unwritable(path: str | os.PathLike[str]) -> None:

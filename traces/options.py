@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from hisparse_sim.traces.files import holds_trace, refuse_input
 from hisparse_sim.traces.metadata import PROVENANCES
 
 if TYPE_CHECKING:
@@ -189,6 +190,14 @@ selection_options = combined(
         "--steps", callback=step_range, metavar="FIRST:STOP", help="Only steps FIRST..STOP-1."
     ),
 )
+trace_output_option = click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    required=True,
+    help="The trace file to write.",
+)
+force_option = click.option("--force", is_flag=True, help="Replace a trace file that is there.")
 output_options = combined(
     click.option(
         "--format",
@@ -224,6 +233,22 @@ def open_traces(patterns: Sequence[str], provenance: str | None) -> list["Trace"
     from hisparse_sim.traces import open_trace
 
     return [open_trace(path, provenance) for path in expand(patterns or [SAMPLE])]
+
+
+def refuse_replacing(
+    output: Path, force: bool, inputs: Iterable[str | os.PathLike[str]] = ()
+) -> None:
+    """Raise UsageError if a trace would be replaced without --force, TraceError if `output` is one
+    of the files that are read.
+
+    Every command that writes a trace asks before it does anything. A file that is no trace (an
+    empty temporary one, say) may be replaced.
+    """
+    refuse_input(output, inputs)
+    if not force and holds_trace(output):
+        raise click.UsageError(
+            f"{output} is a trace already: name another file, or replace it with --force"
+        )
 
 
 def output_form(form: str | None, output: Path | None) -> str:
