@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from hisparse_sim.traces.commands import prompt_options, quiet_option, read_prompts
-from hisparse_sim.traces.files import refuse_unwritable
+from hisparse_sim.traces.files import refuse_same, refuse_unwritable
 from hisparse_sim.traces.options import force_option, note, refuse_replacing, several
 
 TRAIN = "train"
@@ -118,10 +118,14 @@ def hf(
     if save_indexer is not None and indexer != TRAIN:
         raise click.UsageError("--save-indexer belongs to --indexer train")
     output = output or Path(f"{Path(model).stem}.parquet")
+    read = _read(model, indexer, source)
     for written in (output, save_indexer):
         if written is not None:
-            refuse_replacing(written, force)
+            refuse_replacing(written, force, read)
             refuse_unwritable(written)
+    refuse_same(output, save_indexer)
+    if not 0 <= source["seed"] < 2**63:
+        raise click.UsageError("--seed is a whole number from 0 to 2^63 - 1")
     from hisparse_sim.traces import huggingface, models
     from hisparse_sim.traces.indexer import TrainedIndexer, load, save
     from hisparse_sim.traces.indexer_training import learn
@@ -186,6 +190,13 @@ def hf(
         f"{', ...' if len(prompts) > 4 else ''}",
         quiet,
     )
+
+
+def _read(model: str, indexer: str | None, source: dict[str, Any]) -> list[str | Path]:
+    """Return what is read: none of it may be written over."""
+    given = (model, indexer, source["prompts"], source["longbench"])
+    inside = Path(model).iterdir() if Path(model).is_dir() else ()
+    return [*(each for each in given if each is not None), *inside]
 
 
 def _progress(quiet: bool) -> Callable[[str, int, int], None] | None:

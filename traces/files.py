@@ -55,6 +55,17 @@ def refuse_input(output: str | os.PathLike[str], inputs: Iterable[str | os.PathL
             raise TraceError(f"{output} cannot be written: it is read for this")
 
 
+def refuse_same(*outputs: str | os.PathLike[str] | None) -> None:
+    """Raise TraceError if two of the files that are written are one; None is no file."""
+    seen: set[Path] = set()
+    for output in outputs:
+        if output is None or not is_file(Path(output)):
+            continue
+        if Path(output).resolve() in seen:
+            raise TraceError(f"{output} cannot be written: two different things would go there")
+        seen.add(Path(output).resolve())
+
+
 def holds_trace(path: str | os.PathLike[str]) -> bool:
     """Return whether a file is there that may be a trace: it begins as Parquet files do, which all
     traces are, or cannot be looked into."""
