@@ -322,6 +322,24 @@ def test_it_runs_without_a_home(path: Path, tmp_path: Path) -> None:
     assert found.stdout == f"{path}: ok\n", found.stderr
 
 
+@pytest.mark.skipif(not Path("/dev/fd").exists(), reason="the shell is one of Unix")
+@pytest.mark.parametrize("command", ["trace info {}", "trace info {} --format csv", "policies"])
+def test_closed_stdout_is_no_failure(path: Path, command: str) -> None:
+    program = f"{sys.executable} -m hisparse_sim.cli {command.format(path)} >&-"
+    found = subprocess.run(["sh", "-c", program], capture_output=True, text=True, check=False)
+    assert (found.returncode, found.stderr) == (0, "")
+
+
+def test_too_little_memory_is_one_sentence(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def exhausted(*_: object) -> None:
+        raise MemoryError("Unable to allocate 9 GiB")
+
+    monkeypatch.setattr("hisparse_sim.traces.info", exhausted)
+    result = run("trace", "info", str(path))
+    assert result.exit_code == 1
+    assert "more memory than there is (Unable to allocate 9 GiB): ask for less" in result.stderr
+
+
 def test_no_colours_in_a_pipe(path: Path) -> None:
     command = [sys.executable, "-m", "hisparse_sim.cli", "sweep", str(path), "--policy", "lru"]
     environment = {**os.environ, "TERM": "xterm-256color"}

@@ -63,6 +63,8 @@ class Group(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         from hisparse_sim.traces.errors import TraceError
 
+        if sys.stdout is None:  # closed by the caller, who wants no data
+            sys.stdout = open(os.devnull, "w")  # noqa: SIM115
         if isinstance(sys.stdout, TextIOWrapper) and sys.stdout.errors == "strict":
             sys.stdout.reconfigure(errors="backslashreplace")  # ids in a terminal without UTF-8
         try:
@@ -74,6 +76,10 @@ class Group(click.Group):
             if isinstance(error, UnicodeError):
                 raise click.ClickException(f"some text is not UTF-8 ({error})") from error
             raise click.UsageError(str(error)) from error
+        except MemoryError as error:
+            raise click.ClickException(
+                f"this needs more memory than there is ({error or 'none is left'}): ask for less"
+            ) from error
         except OSError as error:
             if isinstance(error, BrokenPipeError):
                 raise
