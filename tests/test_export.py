@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from hisparse_sim.traces import Demand, Trace, TraceError, open_trace
-from hisparse_sim.traces.export import ORACLE_GENERAL, export
+from hisparse_sim.traces.export import FORMS, ORACLE_GENERAL, export
 
 ROWS = [[3, 1], [1, 4, 3], [], [1]]
 
@@ -89,6 +89,14 @@ def test_libcachesim_reads_it(tmp_path: Path) -> None:
         reader = lcs.TraceReader(str(path), lcs.TraceType.ORACLE_GENERAL_TRACE)
         ratio, _ = getattr(lcs, name)(cache_size=16).process_trace(reader)
         assert round(ratio * len(accesses)) == expected, name
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
+@pytest.mark.parametrize("form", FORMS)
+def test_a_full_disk_is_one_plain_sentence(tmp_path: Path, form: str) -> None:
+    trace = trace_of(tmp_path, make_traces.demand(ROWS, 9))
+    with pytest.raises(TraceError, match=r"^/dev/full cannot be written: No space left on device$"):
+        export(trace, "/dev/full", form)
 
 
 def textbook_lru(accesses: list[int], size: int) -> int:

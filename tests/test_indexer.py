@@ -164,6 +164,12 @@ def test_saved_and_loaded(loaded: tiny_models.Loaded, trained: Indexers, tmp_pat
             torch.testing.assert_close(one, other)
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
+def test_a_full_disk_is_one_plain_sentence(trained: Indexers) -> None:
+    with pytest.raises(TraceError, match=r"^/dev/full cannot be written: No space left on device$"):
+        indexer.save("/dev/full", trained)
+
+
 def test_files_that_hold_no_indexer_are_refused(
     loaded: tiny_models.Loaded, trained: Indexers, tmp_path: Path
 ) -> None:

@@ -85,7 +85,8 @@ def _write_csv(path: os.PathLike[str], demands: Iterator[Demand]) -> int:
         [(name, pa.string() if name == "request" else pa.int64()) for name in numbers]
     )
     written = 0
-    with csv.CSVWriter(os.fspath(path), schema) as writer:
+    # A file of Python's, whose errors say what is wrong.
+    with open(path, "wb") as file, csv.CSVWriter(file, schema) as writer:
         for number, demand in enumerate(demands):
             lengths = np.diff(demand.offsets)
             count = len(demand.positions)

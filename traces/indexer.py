@@ -13,7 +13,7 @@ import math
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hisparse_sim.traces.errors import TraceError
@@ -144,16 +144,16 @@ class TrainedIndexer:
 
 def save(path: str | os.PathLike[str], indexers: Indexers) -> None:
     """Write the weights in safetensors form, what they are in its header."""
-    from safetensors.torch import save_file
+    from safetensors.torch import save as serialized
 
     tensors = {
         f"{index}.{name}": part.cpu().contiguous()
         for index, layer in indexers.layers.items()
         for name, part in layer._asdict().items()
     }
-    shape = {"heads": indexers.shape.heads, "head_dim": indexers.shape.head_dim}
+    shape, about = asdict(indexers.shape), indexers.about
     with atomic_path(path) as temporary:
-        save_file(tensors, temporary, {KEY: json.dumps({"shape": shape, **indexers.about})})
+        temporary.write_bytes(serialized(tensors, {KEY: json.dumps({"shape": shape, **about})}))
 
 
 def load(path: str | os.PathLike[str], loaded: Loaded) -> Indexers:
