@@ -5,9 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hisparse_sim.cli import cli
 from hisparse_sim.simulator import replay_part
 from hisparse_sim.traces import Demand, Ragged, TraceError, open_trace
 from hisparse_sim.traces.locality import adjacent_overlap
@@ -211,6 +213,10 @@ def test_impossible_shapes() -> None:
         generate_shape("cyclic", top_k=8, prompt_len=100, distinct=101)
     with pytest.raises(TraceError, match="at least 1"):
         generate_shape("cyclic", steps=0)
+    with pytest.raises(TraceError, match="of memory at least, and this machine has"):
+        generate_shape("none-new", steps=2**31 - 2001, prompt_len=2000, top_k=1000)
+    given = ["trace", "synth", "--shape", "cyclic", "--seed", "7", "-o", "t"]
+    assert "no seed" in CliRunner().invoke(cli, given).stderr
 
 
 def fit_table() -> str:

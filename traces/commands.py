@@ -292,7 +292,7 @@ def export(
 @click.option("--layer", "layers", multiple=True, callback=several(int), help="Only these.")
 @click.option("--requests", type=click.IntRange(1), help="[default: 1]")
 @click.option("--distinct", type=click.IntRange(1), help="Positions that a shape goes through.")
-@click.option("--seed", default=0, show_default=True)
+@click.option("--seed", type=int, help="[default: 0]")
 @quiet_option
 def synth(
     profile: str | None,
@@ -302,7 +302,7 @@ def synth(
     layers: tuple[int, ...] | None,
     requests: int | None,
     distinct: int | None,
-    seed: int,
+    seed: int | None,
     quiet: bool,
     **changes: Any,
 ) -> None:
@@ -317,7 +317,7 @@ def synth(
 
     \b
     hisparse-sim trace synth --profile glm-5.1 --layer 0,20,40,60 -o synth-glm.parquet
-    hisparse-sim trace synth --profile v3.2 --context 32768 --steps 500 --layer 30 -o synth-v3.parquet
+    hisparse-sim trace synth --profile v3.2 --context 32768 --steps 500 --layer 30 -o synth.parquet
     hisparse-sim trace synth --shape cyclic --top-k 64 --context 4096 --distinct 512 -o scan.parquet
     """
     if (profile is None) == (shape is None):
@@ -326,8 +326,8 @@ def synth(
     if shape is not None:
         from hisparse_sim.traces.shapes import synthesize_shape
 
-        if layers or requests:
-            raise click.UsageError("a shape has one request and one layer")
+        if layers or requests or seed is not None:
+            raise click.UsageError("a shape has one request and one layer, and no seed")
         synthesize_shape(output, shape, distinct=distinct, **changes)
     else:
         from hisparse_sim.traces.synth import get_profile, reshaped, synthesize
@@ -339,7 +339,7 @@ def synth(
             reshaped(get_profile(profile or ""), **changes),
             layers=list(layers) if layers else None,
             requests=requests or 1,
-            seed=seed,
+            seed=seed or 0,
             progress=_progress("layers", quiet),
         )
     note(f"wrote {output}", quiet)

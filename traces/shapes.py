@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from hisparse_sim.traces.demand import Demand
 from hisparse_sim.traces.errors import TraceError
 from hisparse_sim.traces.metadata import Metadata
+from hisparse_sim.traces.room import refuse_too_large
 from hisparse_sim.traces.writer import TraceWriter
 
 # (step, steps, k, distinct, prompt_len) -> k distinct positions below prompt_len
@@ -75,7 +76,8 @@ def generate_shape(
 ) -> Demand:
     """Return one (request, layer) of a shape, sorted rows; `distinct` is 4 x top_k by default.
 
-    Raises ValueError for an unknown shape, TraceError for one that the prompt has no room for.
+    Raises ValueError for an unknown shape, TraceError for one that the prompt, or the memory of the
+    machine, has no room for.
     """
     if name not in SHAPES:
         raise ValueError(f"unknown shape {name!r}; known are {', '.join(SHAPES)}")
@@ -89,6 +91,8 @@ def generate_shape(
         )
     if prompt_len + steps >= 2**31:
         raise TraceError("prompt_len and steps together must stay below 2^31")
+    # Three times int64, and an array for every step.
+    refuse_too_large(24.0 * steps * top_k + 100 * steps, f"{steps} steps of {top_k} positions")
     rows = [SHAPES[name](step, steps, top_k, distinct, prompt_len) for step in range(steps)]
     positions = np.sort(np.stack(rows), axis=1).astype(np.int32)
     numbers = np.arange(steps, dtype=np.int32)
