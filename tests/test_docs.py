@@ -126,6 +126,20 @@ def test_every_policy_is_described() -> None:
     assert sorted(described) == sorted(POLICIES)
 
 
+def test_nothing_is_said_to_be_on_an_index() -> None:
+    """Until it is, pages, notebooks and messages install from a clone: `pip install '.[hf]'`."""
+    rooms = ("traces", "policies", "simulator", "gpu_replay", "benchmarks", "docs", "notebooks")
+    texts = [
+        ROOT / "README.md",
+        ROOT / "cli.py",
+        *(path for room in rooms for path in (ROOT / room).rglob("*.*")),
+    ]
+    for path in texts:
+        if path.suffix in (".py", ".md", ".ipynb"):
+            found = re.search(r"pip install (-\S+ )*['\"]?hisparse[-_]sim", path.read_text())
+            assert found is None, f"{path}: {found}"
+
+
 def test_the_proof_names_files_that_exist() -> None:
     page = (DOCS / "how-we-know.md").read_text()
     named = re.findall(r"`((?:tests|benchmarks)/[^`]*)`", page)

@@ -95,6 +95,10 @@ def test_spoilt_files(tmp_path: Path) -> None:
         assert "\n" not in str(caught.value)
     with pytest.raises(TraceError, match="does not exist"):
         load_longbench(tmp_path / "absent.json")
+    (tmp_path / "a.json").write_text('[{"_id": "x"}]')
+    with pytest.raises(TraceError) as caught:  # names all, not one after the other
+        load_longbench(tmp_path / "a.json")
+    assert all(column in str(caught.value) for column in row(0))
 
 
 def test_hub(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,5 +122,5 @@ def test_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(TraceError, match=r"Couldn.t reach the hub.*local file"):
         load_longbench()
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(TraceError, match=r"hisparse-sim\[traces\].*local file"):
+    with pytest.raises(TraceError, match=r"pip install '\.\[traces\]' in a clone.*local file"):
         load_longbench()

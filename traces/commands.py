@@ -206,7 +206,8 @@ def sglang(
 @click.option(
     "--first-position",
     type=click.IntRange(0),
-    help="Position of the query in row 0.  [default: 0 in answers, --prompt-len in arrays]",
+    help="Position of the query in row 0; rows before --prompt-len are the prompt's and left out.  "
+    "[default: 0 in answers, --prompt-len in arrays]",
 )
 @click.option("--request", help="Id of the request, where the file holds one.")
 @provenance_option
@@ -229,7 +230,7 @@ def convert(
     from hisparse_sim.traces.convert import convert as run
 
     refuse_replacing(output, force, [source])
-    run(source, output, form, **options)
+    run(source, output, form, warn=lambda doubt: note(f"warning: {doubt}", False), **options)
     note(f"wrote {output}", quiet)
 
 

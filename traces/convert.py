@@ -27,6 +27,7 @@ def convert(
     dataset: str = "",
     config: str | os.PathLike[str] | None = None,
     progress: Callable[[Demand], None] | None = None,
+    warn: Callable[[str], None] | None = None,
     **options: Any,
 ) -> Metadata:
     """Convert `source` and return the metadata of the new file.
@@ -34,7 +35,7 @@ def convert(
     `form` is a name of `importers.IMPORTERS`, guessed from the suffix if None; `config` is the
     model's config.json, for its layers and top_k; `options` are the fields of `importers.Options`.
     Large values go through a folder beside `target`, so memory is bounded by one (request, layer).
-    `progress` is called for each.
+    `progress` is called for each, `warn` with sentences on what may not be meant.
 
     Raises TraceError if the file is not what the format says, or for a missing provenance;
     ValueError for an unknown format, or options that cannot be or have no meaning for it.
@@ -59,6 +60,9 @@ def convert(
         prefix=".hisparse-convert-", dir=_scratch_place(target), ignore_cleanup_errors=True
     ) as scratch:
         imported = importer.read(source, Options(Path(scratch), **options))
+        if warn is not None:
+            for doubt in imported.doubts:
+                warn(doubt)
         metadata = Metadata(
             model=model,
             provenance=provenance,

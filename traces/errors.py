@@ -1,4 +1,4 @@
-"""The one exception of this room."""
+"""The one exception of this room, and how to install what is missing."""
 
 
 class TraceError(ValueError):
@@ -7,3 +7,8 @@ class TraceError(ValueError):
     The message is one sentence for the user: it names the file, the place in it (request, layer,
     step) and, where there is one, the way out. The command line prints it and exits with 1.
     """
+
+
+def install(extra: str) -> str:
+    """Return how to install an extra: from a clone, for the package is on no index yet."""
+    return f"pip install '.[{extra}]' in a clone of hisparse-sim"

@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from hisparse_sim.traces.errors import TraceError
+from hisparse_sim.traces.errors import TraceError, install
 
 HUB_ID = "zai-org/LongBench-v2"
 HUB_ALIASES = (HUB_ID, "THUDM/LongBench-v2")
@@ -109,7 +109,7 @@ def _from_hub(name: str) -> Iterator[Any]:
         from datasets import load_dataset
     except ImportError:
         raise TraceError(
-            f"{name} needs the package datasets: pip install 'hisparse-sim[traces]', {local}"
+            f"{name} needs the package datasets: {install('traces')}, {local}"
         ) from None
     try:
         found = load_dataset(name, split="train")
@@ -173,6 +173,9 @@ def _item(row: Any, place: str) -> Item:
         value = row.get(column)
         if not isinstance(value, str):
             what = "has no" if value is None else "does not hold text in its"
-            raise TraceError(f"{place} {what} column {column}: this is not LongBench v2's schema")
+            raise TraceError(
+                f"{place} {what} column {column}: all of {', '.join(_COLUMNS.values())} are "
+                f"needed, and hold text"
+            )
         values[name] = value
     return Item(**values)

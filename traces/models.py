@@ -12,11 +12,11 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from hisparse_sim.traces.errors import TraceError
+from hisparse_sim.traces.errors import TraceError, install
 
 SMOLLM2 = "smollm2"
 DTYPES = ("bfloat16", "float16", "float32")
-_INSTALL = "pip install 'hisparse-sim[hf]'"
+_INSTALL = install("hf")
 
 
 @dataclass(frozen=True)

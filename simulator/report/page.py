@@ -31,11 +31,9 @@ from hisparse_sim.simulator.report.pieces import (
 from hisparse_sim.simulator.report.results import Result, rows_of
 from hisparse_sim.simulator.totals import totals
 from hisparse_sim.traces import TraceError, atomic_path
+from hisparse_sim.traces.errors import install
 
-_BUNDLE_HELP = (
-    "the report needs Vega-Lite from the package vl-convert-python:"
-    " pip install 'hisparse-sim[report]'"
-)
+_BUNDLE_HELP = f"the report needs Vega-Lite from the package vl-convert-python: {install('report')}"
 
 
 def write_report(results: Sequence[Result], path: Path, title: str | None = None) -> list[str]:

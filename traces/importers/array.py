@@ -1,23 +1,29 @@
 """A plain array of positions: `.npy`, `.npz` or `.pt`, (steps, layers, top_k) or (steps, top_k).
 
-Row r is decode step r, the query at position `prompt_len + r`; -1 is padding. Nothing in such a
-file is ever executed: NumPy refuses pickles, torch loads tensors only.
+Row r is decode step r, the query at position `prompt_len + r`; -1 is padding. An array that begins
+with rows of the prompt is recognised by what these list, unless --first-position says where it
+begins. Nothing in such a file is ever executed: NumPy refuses pickles, torch loads tensors only.
 """
 
 import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.lib.format import MAGIC_PREFIX
 
+from hisparse_sim.traces.demand import Longs
 from hisparse_sim.traces.errors import TraceError
 from hisparse_sim.traces.importers.importer import Imported, Importer, Options, write_scratch
 from hisparse_sim.traces.importers.returned import Returned, imported
 
 _LARGEST_RATIO = 100  # positions of a real trace shrink to a tenth at best
+
+_ROWS_READ = 64  # to see where an array begins
+_ROWS_TRUSTED = 8  # so many that agree are no chance
 
 _REMEDY = "check --prompt-len, and --first-position if row 0 is not the first decode step"
 
@@ -118,9 +124,56 @@ def _read(path: Path, options: Options) -> Imported:
         raise TraceError(f"{path} is neither .npy, .npz nor .pt")
     if options.prompt_len is None:
         raise TraceError(f"{path} does not say how long the prompt was: give --prompt-len")
-    first = options.prompt_len if options.first_position is None else options.first_position
+    first = options.first_position
+    doubts: tuple[str, ...] = ()
+    if first is None:
+        first = options.prompt_len
+        doubts = _doubts(path, array[: min(_ROWS_READ, first), 0].astype(np.int64), first)
     found = [Returned(path.stem, options.prompt_len, array.shape, lambda: array)]
-    return imported(path, found, options, first_position=first, remedy=_REMEDY, complete=False)
+    read = imported(path, found, options, first_position=first, remedy=_REMEDY, complete=False)
+    return replace(read, doubts=doubts)
+
+
+def _doubts(path: Path, rows: Longs, prompt_len: int) -> tuple[str, ...]:
+    """Return what speaks against row 0 as the first decode step.
+
+    `rows` are the first of one layer, at most as many as the prompt has. Raises TraceError if they
+    can only be the prompt's.
+    """
+    if len(rows) == 0:
+        return ()
+    expected = np.minimum(rows.shape[1], prompt_len + 1 + np.arange(len(rows)))
+    newest = rows.max(axis=1)
+    head = np.unique(rows[0][rows[0] >= 0])
+    query, why = None, ""
+    if 0 < len(head) < expected[0] and head[-1] == len(head) - 1:
+        # A query within top_k lists its whole past.
+        query, why = newest[0], f"row 0 lists nothing but the positions up to {newest[0]}"
+    elif len(rows) >= _ROWS_TRUSTED and (newest <= np.arange(len(rows))).all():
+        query, why = 0, f"of its first {len(rows)} none lists a position above its own number"
+    if query is not None:
+        raise TraceError(
+            f"{path} begins with rows of the prompt ({why}): give --first-position {query}, and "
+            f"those before position {prompt_len} are left out, or --first-position {prompt_len} "
+            f"if row 0 is the first decode step all the same"
+        )
+    counts = (rows >= 0).sum(axis=1)
+    if (counts < expected).any():
+        row = int((counts < expected).argmax())
+        return (
+            f"{path}, row {row} lists {counts[row]} positions, and a decode step could list "
+            f"{expected[row]}: if the array begins with rows of the prompt, say by "
+            f"--first-position at which position",
+        )
+    # The newest token is nearly always listed: so it tells the position of the query.
+    before = newest - np.arange(len(rows))
+    if len(rows) >= _ROWS_TRUSTED and (before == before[0]).all() and before[0] < prompt_len - 1:
+        return (
+            f"{path}: the newest position of row 0 is {before[0]}, rising by 1 a row, and the "
+            f"prompt has {prompt_len} tokens: give --first-position {before[0]} if the query of "
+            f"row 0 stands there",
+        )
+    return ()
 
 
 ARRAY = Importer(

@@ -63,6 +63,7 @@ class Imported:
     num_layers: int | None
     prompt_len: Mapping[str, int] = field(default_factory=dict)
     notes: Any = None
+    doubts: tuple[str, ...] = ()  # sentences on what may not be meant
 
 
 @dataclass(frozen=True)

@@ -28,8 +28,8 @@ def shape_of(
     known = [rows, num_layers, top_k]
     if known.count(None) > 1:
         raise TraceError(
-            f"{place}: the shape of its top-k is not in the answer; give --layers and --top-k of "
-            f"the model"
+            f"{place}: the shape of its top-k is not in the answer; give --config, or "
+            f"--layers and --top-k of the model"
         )
     product = 4
     for each in known:
