@@ -2,13 +2,22 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from make_traces import demand, drift, metadata, several, table, write, write_table
 
 from hisparse_sim import traces
-from hisparse_sim.traces import Demand, Metadata, TraceError, atomic_path, open_trace, validate
+from hisparse_sim.traces import (
+    Demand,
+    Metadata,
+    TraceError,
+    TraceWriter,
+    atomic_path,
+    open_trace,
+    validate,
+)
 
 
 def test_info_by_hand(tmp_path: Path) -> None:
@@ -196,6 +205,30 @@ def test_atomic_path_follows_links_and_writes_devices(tmp_path: Path) -> None:
     with atomic_path(os.devnull) as path:
         path.write_text("gone")
     assert not Path(os.devnull).is_file()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"provenance": "bogus"}, 'gives provenance as "bogus"'),
+        ({"provenance": ""}, 'gives provenance as ""'),
+        ({"top_k": 99_999_999_999}, "gives top_k as 99999999999"),
+        ({"num_layers": 0}, "gives num_layers as 0"),
+        ({"layer_types": ("full",)}, "gives 1 layer_types for 4 layers"),
+        ({"prompt_len": {"a": -1}}, 'gives prompt_len as {"a": -1}'),
+        ({"version": 2}, "has version 2"),
+        ({"notes": {"x": np.int64(3)}}, "int64 is not JSON"),
+        ({"model": "\ud800"}, "with a lone surrogate"),
+    ],
+)
+def test_metadata_that_no_reader_takes_is_not_written(
+    change: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "t.parquet"
+    with pytest.raises(TraceError, match="cannot be written: ") as caught:
+        TraceWriter(path, metadata(**change)).__enter__()
+    assert said in str(caught.value)
+    assert not list(tmp_path.iterdir())
 
 
 def test_unwritable(tmp_path: Path) -> None:

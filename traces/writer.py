@@ -45,6 +45,12 @@ class TraceWriter:
         self._requests: set[str] = set()
 
     def __enter__(self) -> Self:
+        """Raise TraceError for metadata that no reader would take, or a file that cannot be."""
+        try:
+            self._about = self.metadata.to_json()
+            Metadata.from_json(self._about)
+        except (TypeError, ValueError, RecursionError) as error:  # TraceError, and what is no JSON
+            raise TraceError(f"{self.path} cannot be written: {error}") from None
         self._temporary = self._stack.enter_context(atomic_path(self.path))
         return self
 
@@ -108,10 +114,7 @@ class TraceWriter:
             fields.append(_list_field("scores", pa.float16()))
         if self._optional[1]:
             fields.append(_list_field("next_positions", pa.int32()))
-        try:
-            return pa.schema(fields, metadata={KEY: self.metadata.to_json()})
-        except TraceError as error:
-            raise TraceError(f"{self.path}: {error}") from None
+        return pa.schema(fields, metadata={KEY: self._about})
 
     def _open(self) -> pq.ParquetWriter:
         delta = ["step", "seq_len", "positions.list.element", "next_positions.list.element"]
