@@ -1,6 +1,7 @@
 """Capture from a small server that speaks SGLang's protocol, also when it misbehaves."""
 
 import json
+import re
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from hisparse_sim.traces.capture_sglang import (
     estimate,
     prepare,
     server_command,
+    server_notes,
 )
 from hisparse_sim.traces.model_config import read_config
 from hisparse_sim.traces.sglang_server import Server
@@ -161,9 +163,18 @@ def test_an_interrupted_capture_ends_at_once(fake: FakeServer, tmp_path: Path) -
 
 
 def test_absent_server(tmp_path: Path) -> None:
-    server = Server("http://127.0.0.1:9", attempts=2, first_wait_s=0.01)
-    with pytest.raises(TraceError, match="failed 2 times; the last time the connection failed"):
-        capture(PROMPTS, tmp_path / "trace.parquet", server, MODEL)
+    """Waiting starts no server: at the first contact nobody is asked twice."""
+    told: list[str] = []
+    begin = time.monotonic()
+    for url in ("http://127.0.0.1:9", "http://no-such-host.invalid"):
+        server = Server(url, attempts=5, first_wait_s=5, tell=told.append)
+        with pytest.raises(TraceError, match=rf"no server answers at {url} .*--estimate needs it"):
+            capture(PROMPTS, tmp_path / "trace.parquet", server, MODEL)
+        with pytest.raises(TraceError, match="--url"):
+            prepare(server, [("a", "b")])
+    assert time.monotonic() - begin < 4
+    assert told == []
+    assert list(tmp_path.iterdir()) == []
     for url, reason in (
         ("localhost:30000", "no URL"),
         ("ftp://x", "no URL"),
@@ -177,6 +188,20 @@ def test_absent_server(tmp_path: Path) -> None:
     for values in ((None, 0.0, 5), (None, -1.0, 5), (None, 5.0, 0), ("a\nb", 5.0, 5)):
         with pytest.raises(ValueError, match=r"time-out|API key"):
             Server("http://x", *values).check()
+
+
+def test_a_server_that_goes_away_is_waited_for(fake: FakeServer, tmp_path: Path) -> None:
+    """Once it has answered it may come back; every new attempt is told."""
+    told: list[str] = []
+    server = Server(fake.url, attempts=3, first_wait_s=0.01, tell=told.append)
+    prompts = prepare(server, [("a", "one two three")])
+    fake.shutdown()
+    fake.server_close()
+    with pytest.raises(TraceError, match="failed 3 times; the last time the connection failed"):
+        capture(prompts, tmp_path / "trace.parquet", server, MODEL)
+    assert len(told) == 2
+    assert told[0].startswith(f"{fake.url}: the connection failed: Connection refused; attempt 2")
+    assert "attempt 3 of 3 in 0.0 s" in told[1]
 
 
 def test_resume(fake: FakeServer, tmp_path: Path) -> None:
@@ -345,6 +370,20 @@ def test_estimate() -> None:
     assert found.server_tokens == 3101 + 2101
     assert found.server_bytes == found.server_tokens * 499_712
     assert "GiB to download" in found.sentence()
+
+
+def test_server_notes() -> None:
+    """DeepSeek-V3.2: half a megabyte a token and rank, in 64 GiB pools of host memory."""
+    lines = server_notes(131_072, 61, 2048)
+    assert lines[0].startswith("host memory: 61 GiB pinned per rank, 488 GiB in all 8,")
+    assert lines[1].startswith("GPU memory: 3.81 GiB per rank")
+    command = server_command("x", 131_072)
+    for flag in re.findall(r"(--[a-z-]+|SGLANG\w+)", command):
+        if flag != "--model-path":
+            assert sum(flag in line.split(":")[0] for line in lines) == 1, flag
+    lines = server_notes(131_072)
+    assert "1 GiB pinned per rank, 8 GiB in all 8 for every layer of the model" in lines[0]
+    assert "--layers" in lines[1]
 
 
 def test_server_command() -> None:

@@ -99,6 +99,15 @@ def test_capture_sglang(tmp_path: Path, fake: FakeServer) -> None:
     assert not path.exists()
     found = run("capture", "sglang", "--model", "m", "--longest", 1000, "--print-server-command")
     assert "--enable-return-indexer-topk --max-total-tokens 4096" in found.stdout
+    assert len(found.stdout.splitlines()) == 1
+    assert "host memory: 32.0 MiB pinned per rank, 256.0 MiB in all 8 for every" in found.stderr
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({"num_hidden_layers": 61, "index_topk": 2048}))
+    for shape in (["--layers", 61], ["--config", config]):
+        found = run(
+            "capture", "sglang", "--model", "m", "--longest", 1000, "--print-server-command", *shape
+        )
+        assert "host memory: 1.91 GiB pinned per rank, 15.2 GiB in all 8, " in found.stderr
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,8 @@ from hisparse_sim.traces.writer import TraceWriter
 
 _FLAG_HINT = "start the server with --enable-return-indexer-topk (--print-server-command shows how)"
 
+_CHUNK_TOKENS = 8192  # of a prompt that the server reads at once
+
 
 @dataclass(frozen=True)
 class Model:
@@ -129,12 +131,44 @@ def server_command(model: str, tokens: int, ranks: int = 8) -> str:
 
     `tokens` bounds its pool, and with it the host memory that the top-k of every pool token takes.
     """
-    pool = -(-max(tokens, 1) // 1024) * 1024
     return (
         f"SGLANG_DSA_FUSE_TOPK=0 python -m sglang.launch_server --model-path {model} "
         f"--tp {ranks} --dp {ranks} --enable-dp-attention --enable-return-indexer-topk "
-        f"--max-total-tokens {pool} --chunked-prefill-size 8192"
+        f"--max-total-tokens {_pool(tokens)} --chunked-prefill-size {_CHUNK_TOKENS}"
     )
+
+
+def server_notes(
+    tokens: int, num_layers: int | None = None, top_k: int | None = None, ranks: int = 8
+) -> list[str]:
+    """Return what to know before that command is run, a line each: the memory that the returned
+    top-k takes, and why its flags are there.
+
+    `num_layers` None = not known: then the memory is that of one layer.
+    """
+    row_bytes = 4 * (num_layers or 1) * (top_k or 2048)
+    pool, per = _pool(tokens), "" if num_layers else " for every layer of the model"
+    pinned, buffer = pool * row_bytes, _CHUNK_TOKENS * row_bytes
+    lines = [
+        f"host memory: {_size(pinned)} pinned per rank, {_size(ranks * pinned)} in all "
+        f"{ranks}{per}, whatever is captured",
+        f"GPU memory: {_size(buffer)} per rank{per} for the top-k of a prefill chunk",
+        "SGLANG_DSA_FUSE_TOPK=0: report positions in the text, not places in the server's memory",
+        "--enable-return-indexer-topk: put the top-k of every token into the answer",
+        f"--tp {ranks} --dp {ranks} --enable-dp-attention: one rank per attention group, which "
+        f"returning the top-k needs; for {ranks} GPUs, change both alike",
+        f"--max-total-tokens {pool}: tokens in the pool of a rank; host memory grows with it, so "
+        f"set it to what runs at once and no more",
+        f"--chunked-prefill-size {_CHUNK_TOKENS}: bounds the GPU memory above",
+    ]
+    if num_layers is None:
+        lines.insert(1, "the sum over the layers is told with --layers, or --config")
+    return lines
+
+
+def _pool(tokens: int) -> int:
+    """Return the tokens of a pool that holds so many, in whole pages."""
+    return -(-max(tokens, 1) // 1024) * 1024
 
 
 def prepare(

@@ -52,6 +52,9 @@ prompt_options = combined(
 )
 
 
+_LONGEST = 131_072  # tokens of a prompt, to size a server for prompts that are not cut
+
+
 def read_prompts(
     prompts: Path | None,
     longbench: str | None,
@@ -103,11 +106,17 @@ def capture() -> None:
 @click.option("--timeout", "timeout_s", type=float, default=600.0, show_default=True, help="s")
 @click.option("--attempts", type=click.IntRange(1), default=5, show_default=True)
 @click.option("--api-key", help="Sent as a bearer token.")
-@click.option("--estimate", "only_estimate", is_flag=True, help="Say what it would take, and stop.")
+@click.option(
+    "--estimate",
+    "only_estimate",
+    is_flag=True,
+    help="Say what it would take, and stop. Needs the server, which counts the tokens.",
+)
 @click.option(
     "--print-server-command",
     is_flag=True,
-    help="Print how to start the server, for prompts of --longest tokens, and stop.",
+    help="Print how to start the server, for --concurrency prompts of --longest tokens (131,072 if "
+    "not given) and --max-new-tokens, and stop; on stderr what memory that takes.",
 )
 @click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path))
 @force_option
@@ -149,8 +158,13 @@ def sglang(
     from hisparse_sim.traces.sglang_server import Server
 
     if print_server_command:
-        tokens = concurrency * ((longest or 131_072) + max_new_tokens)
+        tokens = concurrency * ((longest or _LONGEST) + max_new_tokens)
+        if config is not None:
+            shape = library.described(model, config, num_layers, top_k)
+            num_layers, top_k = shape.num_layers, shape.top_k
         click.echo(library.server_command(model, tokens))
+        for line in library.server_notes(tokens, num_layers, top_k):
+            note(line, quiet)
         return
     if config is None and num_layers is None:
         raise click.UsageError("give --config, or --layers: num_hidden_layers of it")
@@ -160,7 +174,7 @@ def sglang(
         read = (config, source["prompts"], source["longbench"])
         refuse_replacing(output, force, (each for each in read if each is not None))
     shape = library.described(model, config, num_layers, top_k)
-    server = Server(url, api_key, timeout_s, attempts)
+    server = Server(url, api_key, timeout_s, attempts, tell=lambda text: note(text, quiet))
     server.check()
     texts, dataset = read_prompts(**source)
     prompts = library.prepare(server, texts, longest)

@@ -11,7 +11,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
@@ -36,6 +36,10 @@ class Temporary(Exception):
         """`wait_s`: how long the server asks to be left alone."""
         super().__init__(message)
         self.wait_s = wait_s
+
+
+class Unreachable(Temporary):
+    """Nobody answers at the address: nothing that a server said has been heard."""
 
 
 class Stopped(Exception):
@@ -67,6 +71,8 @@ class Server:
     timeout_s: float = 600.0  # without a byte
     attempts: int = 5
     first_wait_s: float = 1.0  # doubles with every attempt
+    tell: Callable[[str], None] | None = None  # of every attempt that failed and is made again
+    reached: threading.Event = field(default_factory=threading.Event, compare=False, repr=False)
 
     def check(self) -> None:
         """Raise ValueError if the URL is none, or a value cannot be."""
@@ -122,17 +128,31 @@ def generate(
 def patiently(server: Server, once: Callable[[], Found], stop: Stop) -> Found:
     """Call `once` until it succeeds, waiting longer after every temporary failure.
 
-    Raises TraceError when all attempts are used up, Stopped when `stop` is set.
+    Raises TraceError when all attempts are used up, or at once if nobody answers who never did;
+    Stopped when `stop` is set.
     """
     for attempt in range(server.attempts):
         try:
             return once()
         except Temporary as error:
             failure = error
+        if isinstance(failure, Unreachable) and not server.reached.is_set():
+            # Most likely a server that was not started, or another address: waiting cures neither.
+            raise TraceError(
+                f"no server answers at {server.url} ({failure}): start it (--print-server-command "
+                f"shows how; --estimate needs it too) and wait until it is ready, or name its "
+                f"address with --url"
+            )
         if attempt + 1 < server.attempts:
             # Requests that failed together should not come back together.
             wait_s = min(_LONGEST_WAIT_S, server.first_wait_s * 2**attempt)
-            if stop.wait(max(wait_s * random.uniform(0.75, 1.25), failure.wait_s)):
+            wait_s = max(wait_s * random.uniform(0.75, 1.25), failure.wait_s)
+            if server.tell is not None:
+                server.tell(
+                    f"{server.url}: {failure}; attempt {attempt + 2} of {server.attempts} in "
+                    f"{wait_s:.1f} s"
+                )
+            if stop.wait(wait_s):
                 raise Stopped
     raise TraceError(f"{server.url} failed {server.attempts} times; the last time {failure}")
 
@@ -151,7 +171,11 @@ def _post(
         headers["Authorization"] = f"Bearer {server.api_key}"
     stop.connections.add(connection)
     try:
-        connection.connect()
+        try:
+            connection.connect()
+        except (ConnectionRefusedError, socket.gaierror) as error:
+            raise Unreachable(f"the connection failed: {error.strerror or error}") from None
+        server.reached.set()
         connection.sock.settimeout(server.timeout_s)
         if stop.is_set():
             raise Stopped
