@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hisparse_sim.traces.files import refuse_input
+from hisparse_sim.traces.files import refuse_input, refuse_same
 from hisparse_sim.traces.options import (
     Group,
     chosen_requests,
@@ -102,6 +102,7 @@ def info(
     hisparse-sim trace info trace.parquet --full --plot locality.png
     """
     form = output_form(form, output)
+    refuse_same(output, plot)
     opened = open_traces(paths, provenance)
     for written in (output, plot):
         if written is not None:

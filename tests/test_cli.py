@@ -303,6 +303,14 @@ def test_the_input_is_never_overwritten(path: Path, tmp_path: Path, command: str
     assert copy.read_bytes() == path.read_bytes()
 
 
+def test_two_outputs_are_two_files(path: Path, tmp_path: Path) -> None:
+    one, same = tmp_path / "one.svg", tmp_path / "." / "." / "one.svg"
+    result = run("trace", "info", str(path), "-o", str(one), "--plot", str(same), "--format", "csv")
+    assert result.exit_code == 1
+    assert "two different things would go there" in result.stderr
+    assert not one.exists()
+
+
 def test_a_table_never_loses_a_column() -> None:
     options = "--policy lru,clock --buffer 2048 --ratio 2 --per-layer --layer 4 --steps 0:30"
     text = done("sweep", *options.split(), "--link", "h200-pcie5", "--quiet").stdout
