@@ -15,7 +15,7 @@ transformers = pytest.importorskip(
 import tiny_models  # noqa: E402
 
 from hisparse_sim.cli import cli  # noqa: E402
-from hisparse_sim.traces import open_trace  # noqa: E402
+from hisparse_sim.traces import models, open_trace  # noqa: E402
 from hisparse_sim.traces.texts import prepare, python_reference  # noqa: E402
 
 TEXT = "The quick brown fox jumps over the lazy dog. " * 12  # 540 tokens
@@ -128,7 +128,20 @@ def test_trains_saves_and_takes_an_indexer(llama: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["--text", "short", "--steps", "9"], 1, "has 5 tokens, too few for 9 steps along it"),
+        (["--text", "short", "--steps", "9"], 1, "the text has 5 tokens, the capture needs 11 "),
+        (["--text", "a lone step", "--steps", "10"], 1, "has 11 tokens, the capture needs 12 "),
+        (
+            ["--text", "short", "--steps", "9", "--prompt-len", "40"],
+            1,
+            "the text has 5 tokens, the capture needs 49 (a prompt of 40, and 9 that decode",
+        ),
+        (["--text", "a", "--steps", "9", "--sample"], 1, "has 1 tokens, a prompt needs 2"),
+        (["--text", TEXT, "--prompt-len", "1"], 2, "1 is not in the range"),
+        (
+            ["--text", TEXT, "--steps", "4", "--top-k", "8", "--keep-ranks", "8"],
+            1,
+            "not above top_k 8",
+        ),
         (["--text", "short", "--steps", "300"], 1, "leave no room for a prompt in the 256 tokens"),
         (
             ["--text", TEXT, "--steps", "9", "--prompt-len", "400"],
@@ -147,12 +160,39 @@ def test_trains_saves_and_takes_an_indexer(llama: Path, tmp_path: Path) -> None:
     ],
 )
 def test_what_is_wrong_is_said_in_a_sentence(
-    arguments: list[str], code: int, message: str, llama: Path, tmp_path: Path
-) -> None:
+    arguments: list[str], code: int, message: str, llama: Path, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    # Nothing here needs the weights, which take long to load.
+    monkeypatch.setattr(models, "load", lambda *_, **__: pytest.fail("weights were loaded"))
     result = run(llama, *arguments, "-o", tmp_path / "t.parquet")
     assert result.exit_code == code, result.output
     assert message in " ".join(result.stderr.split())
     assert not list(tmp_path.iterdir())
+
+
+def test_loading_is_told(llama: Path, tmp_path: Path) -> None:
+    result = run(llama, "--text", TEXT, "--steps", "2", "-o", tmp_path / "t.parquet")
+    assert [line.split(": ")[-1] for line in result.stderr.splitlines()[:2]] == [
+        "its configuration and tokenizer",
+        "its weights",
+    ]
+
+
+def test_an_indexer_of_another_model_is_refused_before_the_weights_are_loaded(
+    llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hisparse_sim.traces import indexer
+    from hisparse_sim.traces.indexer_training import train
+
+    other = tiny_models.loaded(tiny_models.llama(num_hidden_layers=2))
+    indexer.save(tmp_path / "i", train(other, [tiny_models.tokens(8)], steps=1))
+    monkeypatch.setattr(models, "load", lambda *_, **__: pytest.fail("weights were loaded"))
+    result = run(
+        llama, "--text", TEXT, "--steps", "4", "--indexer", tmp_path / "i", "-o", tmp_path / "t"
+    )
+    assert result.exit_code == 1
+    assert "was trained on tiny and does not fit" in result.stderr
 
 
 def test_default_file_is_named_after_the_model_and_never_replaced(

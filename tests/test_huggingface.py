@@ -186,12 +186,13 @@ def test_sampling_ends_with_the_answer(path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "prompt_len", "message"),
     [
-        ({"steps": 30}, 40, "has 20 to follow, fewer than 30 steps"),
+        ({"steps": 30}, 40, "the text has 60 tokens, the capture needs 70 .a prompt of 40, and 30"),
         ({"steps": 0}, 40, "must be at least 1"),
         ({"keep_ranks": 8}, 40, "not above top_k 8"),
         ({"layers": frozenset({7})}, 40, "no layer 7: tiny has 3"),
         ({"steps": 250, "sampling": Sampling()}, 40, "do not fit into the 256 tokens"),
         ({}, 0, "the prompt is empty"),
+        ({"steps": 9}, 65, "the text has 60 tokens, the capture needs 74 "),
     ],
 )
 def test_what_cannot_be_captured_is_refused_at_once(

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from hisparse_sim.traces.commands import prompt_options, quiet_option, read_prompts
+from hisparse_sim.traces.errors import TraceError
 from hisparse_sim.traces.files import refuse_same, refuse_unwritable
 from hisparse_sim.traces.options import force_option, note, refuse_replacing, several
 
@@ -23,7 +24,12 @@ TRAIN = "train"
 )
 @click.option("--text", help="The prompt itself.  [default: Python's language reference]")
 @prompt_options
-@click.option("--prompt-len", type=click.IntRange(1), help="Tokens.  [default: as many as fit]")
+@click.option(
+    "--prompt-len",
+    type=click.IntRange(2),
+    help="Tokens: so many from the beginning of the text, with --sample of its two ends.  "
+    "[default: as many as fit]",
+)
 @click.option("--steps", type=click.IntRange(1), default=256, show_default=True)
 @click.option(
     "--top-k",
@@ -128,10 +134,12 @@ def hf(
         raise click.UsageError("--seed is a whole number from 0 to 2^63 - 1")
     from hisparse_sim.traces import huggingface, models
     from hisparse_sim.traces.indexer import TrainedIndexer, load, save
-    from hisparse_sim.traces.indexer_training import learn
+    from hisparse_sim.traces.indexer_training import cut, learn
     from hisparse_sim.traces.oracle import AttentionOracle
     from hisparse_sim.traces.texts import prepare, python_reference
 
+    if indexer not in (None, TRAIN) and not Path(indexer).exists():
+        raise TraceError(f"{indexer} does not exist: give `{TRAIN}`, or a file that it saved")
     if text is not None:
         texts, dataset = [("text", text)], "a text given on the command line"
     elif source["prompts"] or source["longbench"]:
@@ -143,14 +151,12 @@ def hf(
     # starve each other: twice to five times slower.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     seed = source["seed"]
-    note(f"loading {model}", quiet)
-    loaded = models.load(
-        model, dtype=dtype, device=device, random_seed=seed if random_weights else None
-    )
-    prompts, rests = prepare(texts, loaded, steps=steps, prompt_len=prompt_len, sampled=sample)
+    note(f"loading {model}: its configuration and tokenizer", quiet)
+    known = models.outline(model, device=device)
+    prompts, rests = prepare(texts, known, steps=steps, prompt_len=prompt_len, sampled=sample)
     settings = huggingface.Settings(
         steps=steps,
-        top_k=top_k or huggingface.default_top_k(loaded, min(p.prompt_len for p in prompts)),
+        top_k=top_k or huggingface.default_top_k(known, min(p.prompt_len for p in prompts)),
         keep_ranks=keep_ranks,
         scores=scores,
         layers=frozenset(layers) if layers else None,
@@ -158,12 +164,21 @@ def hf(
         sampling=huggingface.Sampling(temperature, seed) if sample else None,
     )
     show = _progress(quiet)
-    tap = huggingface.default_tap(loaded)
+    length = train_len or prompts[0].prompt_len + steps
+    # All that can be said without the weights, which take long to load.
+    tap = huggingface.default_tap(known) if indexer is None else AttentionOracle()
+    huggingface.check(known, tap, prompts, settings)
+    if indexer == TRAIN:
+        cut(known, rests, length)
+    elif indexer is not None:
+        load(indexer, known)
+    note(f"loading {model}: its weights", quiet)
+    loaded = models.load(
+        model, dtype=dtype, device=device, random_seed=seed if random_weights else None, known=known
+    )
     notes = {}
     if indexer is not None:
-        huggingface.check(loaded, AttentionOracle(), prompts, settings)
         if indexer == TRAIN:
-            length = train_len or prompts[0].prompt_len + steps
             trained = learn(
                 loaded, rests, length=length, steps=train_steps, top_k=settings.top_k, seed=seed,
                 progress=show,

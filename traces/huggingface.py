@@ -175,9 +175,10 @@ def check(loaded: Loaded, tap: Tap, prompts: Sequence[Prompt], settings: Setting
             raise TraceError(f"{place}: the prompt is empty")
         if settings.sampling is None and follows < settings.steps:
             raise TraceError(
-                f"{place}: behind the prompt of {prompt.prompt_len} tokens the text has {follows} "
-                f"to follow, fewer than {settings.steps} steps: take a longer text, a shorter "
-                "prompt, fewer steps, or sample"
+                f"{place}: the text has {len(prompt.ids)} tokens, the capture needs "
+                f"{prompt.prompt_len + settings.steps} (a prompt of {prompt.prompt_len}, and "
+                f"{settings.steps} that decode follows): take a longer text, a shorter prompt, "
+                "fewer steps, or sample"
             )
         if context is not None and prompt.prompt_len + settings.steps > context:
             raise TraceError(

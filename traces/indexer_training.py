@@ -161,18 +161,8 @@ def learn(
     The quality at `top_k`, averaged over layers and by layer, is noted in the result's `about`.
     `training` goes to `train`. Raises TraceError if there are fewer than two sequences.
     """
-    sequences = [
-        text[first : first + length]
-        for text in texts
-        for first in range(0, len(text) - length + 1, length)
-    ]
+    sequences = cut(loaded, texts, length)
     kept = max(1, round(held_out * len(sequences)))
-    if len(sequences) < 2:
-        raise TraceError(
-            f"training needs at least 2 sequences of {length} tokens behind what is captured, and "
-            f"the text has {sum(map(len, texts))} tokens left: take a longer text, a shorter "
-            "capture or shorter sequences"
-        )
     with running(loaded):
         found = train(loaded, sequences[:-kept], shape, steps=steps, progress=progress, **training)
         layers = evaluate(loaded, found, sequences[-kept:], top_k)
@@ -183,6 +173,27 @@ def learn(
         "layers": {index: asdict(layer) for index, layer in layers.items()},
     }
     return replace(found, about={**found.about, "quality": quality})
+
+
+def cut(loaded: Loaded, texts: Sequence[Sequence[int]], length: int) -> list[Sequence[int]]:
+    """Cut texts (tokens) into sequences of `length`.
+
+    Raises TraceError if there are fewer than two, or no indexer can be trained on the model.
+    """
+    refuse_windows(loaded.model)
+    attentions_of(loaded.model)
+    sequences = [
+        text[first : first + length]
+        for text in texts
+        for first in range(0, len(text) - length + 1, length)
+    ]
+    if len(sequences) < 2:
+        raise TraceError(
+            f"training needs at least 2 sequences of {length} tokens behind what is captured, and "
+            f"the text has {sum(map(len, texts))} tokens left: take a longer text, a shorter "
+            "capture or shorter sequences"
+        )
+    return sequences
 
 
 def average(qualities: Sequence[Quality]) -> Quality:

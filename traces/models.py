@@ -42,21 +42,85 @@ class Loaded:
         return found
 
 
+def outline(name: str, *, device: str | None = None) -> Loaded:
+    """Return a model without its weights, and its tokenizer, in seconds: enough to see what cannot
+    be captured from it. Its tensors are on torch's meta device.
+
+    `name`, `device` and errors as in `load`.
+    """
+    transformers = _transformers()
+    import torch
+
+    where, gguf_file, title = _locate(name)
+    options = _options(gguf_file)
+    with _loading(name):
+        torch.empty(0, device=_device(device))
+        tokenizer = transformers.AutoTokenizer.from_pretrained(where, **options)
+        config = transformers.AutoConfig.from_pretrained(where, **options)
+        with torch.device("meta"):
+            model = transformers.AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+    return Loaded(name, title, model.eval(), tokenizer)
+
+
 def load(
-    name: str, *, dtype: str = "bfloat16", device: str | None = None, random_seed: int | None = None
+    name: str,
+    *,
+    dtype: str = "bfloat16",
+    device: str | None = None,
+    random_seed: int | None = None,
+    known: Loaded | None = None,
 ) -> Loaded:
     """Load a model and its tokenizer.
 
     `name`: `smollm2`, a folder, a `.gguf` file, `OWNER/REPOSITORY` or `OWNER/REPOSITORY/FILE.gguf`
     of the hub. `device`: `cpu`, `cuda`, ..., `auto` = spread over all GPUs (needs accelerate);
     None = the first GPU, else the processor. `random_seed`: draw the weights instead of loading
-    them, for trying the plumbing with a configuration that has no weights.
+    them, for trying the plumbing with a configuration that has no weights. `known`: its `outline`,
+    so that tokenizer and configuration are not read again.
 
     Code that a model brings along is never run. Raises TraceError, naming the way out, if packages
     are missing or it cannot be loaded, also if weights are missing that would then be random.
     """
+    transformers = _transformers()
+    import torch
+
+    known = known or outline(name, device=device)
+    where, gguf_file, title = _locate(name)
+    options = _options(gguf_file)
+    missing: set[str] = set()
+    weights = name if gguf_file is None else f"{gguf_file}, dequantised"
+    kind = getattr(torch, dtype)
+    with _loading(name):
+        if random_seed is not None:
+            torch.manual_seed(random_seed)
+            model = transformers.AutoModelForCausalLM.from_config(
+                known.model.config, dtype=kind, trust_remote_code=False
+            )
+            weights = f"drawn at random, seed {random_seed}"
+        else:
+            if gguf_file is not None and hasattr(transformers, "GgufConfig"):
+                # Packed weights are slower than unpacked ones in every pass of a capture.
+                options["quantization_config"] = transformers.GgufConfig(dequantize=True)
+            if device == "auto":
+                options["device_map"] = "auto"
+            model, loading = transformers.AutoModelForCausalLM.from_pretrained(
+                where, config=known.model.config, dtype=kind, output_loading_info=True, **options
+            )
+            missing = set(loading["missing_keys"])
+        if device != "auto":
+            model = model.to(_device(device))
+    if missing:
+        raise TraceError(
+            f"{name} cannot be loaded: it lacks {min(missing)} ({len(missing)} such), which would "
+            "be drawn at random; complete it, or draw all weights (--random-weights)"
+        )
+    return Loaded(name, title, model.eval(), known.tokenizer, random_seed is not None, weights)
+
+
+def _transformers() -> Any:
+    """Return the library, quiet. Raises TraceError if it or torch is not installed."""
     try:
-        import torch
+        import torch  # noqa: F401
         import transformers
     except ImportError as error:
         raise TraceError(
@@ -64,47 +128,33 @@ def load(
         ) from None
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
-    where, gguf_file, title = _locate(name)
-    options: dict[str, Any] = {"trust_remote_code": False}
-    if gguf_file is not None:
-        options["gguf_file"] = gguf_file
-    missing: set[str] = set()
-    weights = name if gguf_file is None else f"{gguf_file}, dequantised"
-    kind = getattr(torch, dtype)
-    if device is None:
-        device = "cuda" if torch.cuda.is_available() else "cpu"
+    return transformers
+
+
+def _options(gguf_file: str | None) -> dict[str, Any]:
+    plain = {"trust_remote_code": False}
+    return plain if gguf_file is None else {**plain, "gguf_file": gguf_file}
+
+
+def _device(device: str | None) -> str:
+    """Return where a tensor goes; of `auto`, where the first part of a model does."""
+    import torch
+
+    if device is None or device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    return device
+
+
+@contextmanager
+def _loading(name: str) -> Iterator[None]:
+    """Turn what transformers raises in the block into one sentence."""
     try:
         # Reading GGUF shows a progress bar that no option of transformers switches off.
         with redirect_stderr(StringIO()):
-            tokenizer = transformers.AutoTokenizer.from_pretrained(where, **options)
-            if random_seed is not None:
-                torch.manual_seed(random_seed)
-                config = transformers.AutoConfig.from_pretrained(where, **options)
-                model = transformers.AutoModelForCausalLM.from_config(
-                    config, dtype=kind, trust_remote_code=False
-                )
-                weights = f"drawn at random, seed {random_seed}"
-            else:
-                if gguf_file is not None and hasattr(transformers, "GgufConfig"):
-                    # Packed weights are slower than unpacked ones in every pass of a capture.
-                    options["quantization_config"] = transformers.GgufConfig(dequantize=True)
-                if device == "auto":
-                    options["device_map"] = "auto"
-                model, loading = transformers.AutoModelForCausalLM.from_pretrained(
-                    where, dtype=kind, output_loading_info=True, **options
-                )
-                missing = set(loading["missing_keys"])
-            if device != "auto":
-                model = model.to(device)
+            yield
     except Exception as error:
         # Damaged weights and configurations, missing GPUs: every layer raises types of its own.
         raise TraceError(f"{name} cannot be loaded: {_sentence(error)}") from None
-    if missing:
-        raise TraceError(
-            f"{name} cannot be loaded: it lacks {min(missing)} ({len(missing)} such), which would "
-            "be drawn at random; complete it, or draw all weights (--random-weights)"
-        )
-    return Loaded(name, title, model.eval(), tokenizer, random_seed is not None, weights)
 
 
 @contextmanager

@@ -7,6 +7,8 @@ from hisparse_sim.traces.huggingface import Prompt
 from hisparse_sim.traces.longbench import truncate_middle
 from hisparse_sim.traces.models import Loaded
 
+LEAST_TOKENS = 2  # of a prompt: behind a single one there is nothing to choose from
+
 
 def python_reference() -> tuple[str, str]:
     """Return a text that every Python brings along, and what it is.
@@ -45,21 +47,29 @@ def prepare(
     for request, text in texts:
         ids = tuple(loaded.tokenizer(text)["input_ids"])
         context = loaded.context or len(ids) + steps
-        if context <= steps:
+        if context < steps + LEAST_TOKENS:
             raise TraceError(
                 f"{steps} steps leave no room for a prompt in the {context} tokens of {loaded.name}"
             )
+        least = prompt_len or LEAST_TOKENS
         if sampled:
+            if len(ids) < LEAST_TOKENS:
+                raise TraceError(
+                    f"request {request!r}: the text has {len(ids)} tokens, a prompt needs "
+                    f"{LEAST_TOKENS}: take a longer text"
+                )
             ids = tuple(truncate_middle(ids, prompt_len or context - steps))
             prompts.append(Prompt(request, ids, len(ids)))
             rests.append(())
             continue
-        length = prompt_len or min(len(ids), context) - steps
-        if length < 1:
+        if len(ids) < least + steps:
             raise TraceError(
-                f"request {request!r}: its text has {len(ids)} tokens, too few for {steps} steps "
-                "along it: take a longer text or fewer steps, or sample"
+                f"request {request!r}: the text has {len(ids)} tokens, the capture needs "
+                f"{least + steps} (a prompt of {least}{'' if prompt_len else ' at least'}, and "
+                f"{steps} that decode follows): take a longer text, fewer steps or a shorter "
+                f"prompt, or let the model write on (--sample)"
             )
+        length = prompt_len or min(len(ids), context) - steps
         prompts.append(Prompt(request, ids[: length + steps], length))
         rests.append(ids[length + steps :])
     return prompts, rests
