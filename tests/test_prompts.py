@@ -1,6 +1,7 @@
 """Prompt files of the user's own."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,15 @@ def written(folder: Path, *lines: dict[str, Any]) -> Path:
     path = folder / "prompts.jsonl"
     path.write_text("\n".join(map(json.dumps, lines)))
     return path
+
+
+def test_a_name_that_is_not_utf8_is_written_out(tmp_path: Path) -> None:
+    path = tmp_path / os.fsdecode(b"caf\xe9.txt")
+    try:
+        path.write_text("text")
+    except OSError:
+        pytest.skip("this file system takes UTF-8 only")
+    assert read_prompt_file(path) == [("caf\\xe9", "text")]
 
 
 def test_ids_are_given_or_the_number_of_the_line(tmp_path: Path) -> None:

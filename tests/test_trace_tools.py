@@ -18,6 +18,7 @@ from hisparse_sim.traces import (
     open_trace,
     validate,
 )
+from hisparse_sim.traces.convert import convert
 
 
 def test_info_by_hand(tmp_path: Path) -> None:
@@ -153,6 +154,22 @@ def test_sample(tmp_path: Path) -> None:
         "original": "by hand",
     }
     assert not validate(path).warnings
+
+
+def test_names_that_are_not_utf8_are_written_out(tmp_path: Path) -> None:
+    path = tmp_path / os.fsdecode(b"caf\xe9.parquet")
+    try:
+        path.write_bytes(write(tmp_path / "t.parquet", [drift()]).read_bytes())
+    except OSError:
+        pytest.skip("this file system takes UTF-8 only")
+    cut = traces.sample(open_trace(path), tmp_path / "cut.parquet")
+    assert open_trace(cut).metadata.notes["cut"]["from"] == "caf\\xe9.parquet"
+    array = path.with_suffix(".npy")
+    np.save(array, np.arange(6, dtype=np.int32).reshape(2, 3))
+    convert(array, cut, prompt_len=9, provenance="synthetic")
+    found = open_trace(cut)
+    assert found.requests == ("caf\\xe9",)
+    assert found.metadata.notes["converted_from"] == "caf\\xe9.npy"
 
 
 def test_a_file_of_many_requests_is_described_once(

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from hisparse_sim.traces.files import printable
 from hisparse_sim.traces.options import (
     Group,
     chosen_requests,
@@ -75,7 +76,7 @@ def read_prompts(
     assert prompts is not None
     from hisparse_sim.traces.prompts import read_prompt_file
 
-    return read_prompt_file(prompts)[:count], prompts.name
+    return read_prompt_file(prompts)[:count], printable(prompts.name)
 
 
 @click.group(

@@ -9,7 +9,7 @@ from typing import Any
 
 from hisparse_sim.traces.demand import Demand
 from hisparse_sim.traces.errors import TraceError
-from hisparse_sim.traces.files import refuse_input, refuse_unwritable
+from hisparse_sim.traces.files import printable, refuse_input, refuse_unwritable
 from hisparse_sim.traces.importers import Options, get_importer
 from hisparse_sim.traces.importers.importer import FLAGS, Importer
 from hisparse_sim.traces.metadata import PROVENANCES, Metadata
@@ -75,7 +75,7 @@ def convert(
             prompt_len=imported.prompt_len,
             created=datetime.now(UTC).isoformat(timespec="seconds"),
             notes={
-                "converted_from": source.name.encode(errors="replace").decode(),
+                "converted_from": printable(source.name),
                 **(imported.notes or {}),
             },
         )

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hisparse_sim.traces.errors import TraceError, install
+from hisparse_sim.traces.files import printable
 
 SMOLLM2 = "smollm2"
 DTYPES = ("bfloat16", "float16", "float32")
@@ -184,7 +185,7 @@ def _locate(name: str) -> tuple[str, str | None, str]:
     path = Path(name)
     if path.suffix == ".gguf":
         if path.is_file():
-            return str(path.parent), path.name, path.stem
+            return str(path.parent), path.name, printable(path.stem)
         owner, _, rest = name.partition("/")
         repository, _, file = rest.partition("/")
         if file and not name.startswith((".", "/")):
@@ -192,7 +193,7 @@ def _locate(name: str) -> tuple[str, str | None, str]:
         raise TraceError(f"{name} does not exist")
     if path.is_dir() and not (path / "config.json").is_file():
         raise TraceError(f"{name} has no config.json: give a folder saved by save_pretrained")
-    return name, None, path.resolve().name if path.is_dir() else name
+    return name, None, printable(path.resolve().name) if path.is_dir() else name
 
 
 def _sentence(error: Exception) -> str:

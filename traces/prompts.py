@@ -5,6 +5,7 @@ from pathlib import Path
 
 from hisparse_sim.traces.captured import checked_id
 from hisparse_sim.traces.errors import TraceError
+from hisparse_sim.traces.files import printable
 
 
 def read_prompt_file(path: Path) -> list[tuple[str, str]]:
@@ -24,7 +25,7 @@ def read_prompt_file(path: Path) -> list[tuple[str, str]]:
     if path.suffix.lower() != ".jsonl":
         if not content.strip():
             raise TraceError(f"{path} is empty")
-        return [(path.stem, content)]
+        return [(printable(path.stem), content)]
     found: list[tuple[str, str]] = []
     seen: dict[str, int] = {}  # request -> line
     # Not splitlines: other separators may stand inside a JSON string.

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from hisparse_sim.traces.errors import TraceError
-from hisparse_sim.traces.files import refuse_input, refuse_unwritable
+from hisparse_sim.traces.files import printable, refuse_input, refuse_unwritable
 from hisparse_sim.traces.reader import Part, Trace
 from hisparse_sim.traces.writer import TraceWriter
 
@@ -38,7 +38,7 @@ def sample(
     if not kept:
         raise TraceError(f"{trace.path} has no rows with steps {_shown(steps)}")
     cut = {
-        "from": trace.path.name,
+        "from": printable(trace.path.name),
         "sha256": trace.sha256,
         "requests": kept if requests is not None else None,
         "layers": sorted({part.layer for part in parts}) if layers is not None else None,

@@ -17,6 +17,7 @@ from numpy.lib.format import MAGIC_PREFIX
 
 from hisparse_sim.traces.demand import Longs
 from hisparse_sim.traces.errors import TraceError
+from hisparse_sim.traces.files import printable
 from hisparse_sim.traces.importers.importer import Imported, Importer, Options, write_scratch
 from hisparse_sim.traces.importers.returned import Returned, imported
 
@@ -129,7 +130,7 @@ def _read(path: Path, options: Options) -> Imported:
     if first is None:
         first = options.prompt_len
         doubts = _doubts(path, array[: min(_ROWS_READ, first), 0].astype(np.int64), first)
-    found = [Returned(path.stem, options.prompt_len, array.shape, lambda: array)]
+    found = [Returned(printable(path.stem), options.prompt_len, array.shape, lambda: array)]
     read = imported(path, found, options, first_position=first, remedy=_REMEDY, complete=False)
     return replace(read, doubts=doubts)
 
