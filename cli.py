@@ -141,6 +141,7 @@ def show_full_info(
     from hisparse_sim.simulator.sweep_commands import default_buffers
     from hisparse_sim.simulator.sweeping import trace_names
     from hisparse_sim.simulator.tables import write_rows
+    from hisparse_sim.simulator.views import fit_caveat
 
     if plot is not None:
         figures.check_suffix(plot)
@@ -154,6 +155,8 @@ def show_full_info(
     else:
         about = opened[0].metadata
         title = f"{opened[0].path.name}: {about.model or 'unknown model'}, {about.provenance}"
+        if caveat := fit_caveat(about):
+            title += f"\nfit: {caveat}"
         show_locality(title, rows, output)
     if plot is not None:
         buffers = default_buffers(max(trace.metadata.top_k for trace in opened))

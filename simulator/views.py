@@ -10,7 +10,7 @@ import pandas as pd
 from hisparse_sim.simulator.sparks import drawable, sparkline
 from hisparse_sim.simulator.tables import print_table
 from hisparse_sim.simulator.totals import totals
-from hisparse_sim.traces import TraceInfo
+from hisparse_sim.traces import Metadata, TraceInfo
 
 Columns = dict[str, tuple[str, Callable[[Any], str]]]
 
@@ -142,6 +142,8 @@ def show_trace_info(info: TraceInfo, output: Path | None = None) -> None:
         f"{info.size_bytes / max(1, info.total.positions):.2f} bytes per position",
         "sha256": info.sha256,
     }
+    if caveat := fit_caveat(metadata):
+        facts["fit"] = caveat
     layers = pd.DataFrame([vars(layer) for layer in (*info.per_layer, info.total)])
     layers["layer"] = [str(layer.layer) for layer in info.per_layer] + ["all"]
     layers["seq_len"] = [
@@ -165,6 +167,15 @@ def show_trace_info(info: TraceInfo, output: Path | None = None) -> None:
         after="overlap: share of a step's positions that the step before demanded too"
         + _overlaps(layers["overlap"].iloc[:-1], output),
     )
+
+
+def fit_caveat(metadata: Metadata) -> str:
+    """Return what a synthetic trace says of the fit of its model, if that is not its own; a trace
+    that was cut out of another keeps its notes."""
+    notes = metadata.notes
+    while isinstance(notes, dict) and "fit_holds" not in notes:
+        notes = notes.get("original")
+    return str(notes["fit_holds"]) if isinstance(notes, dict) else ""
 
 
 def _overlaps(values: "pd.Series[float]", output: Path | None) -> str:

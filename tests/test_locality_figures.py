@@ -140,7 +140,7 @@ def test_cross_layer_cells_and_lines(one: pd.DataFrame, several: pd.DataFrame) -
 def test_layers_are_drawn_by_number(one: pd.DataFrame, several: pd.DataFrame) -> None:
     axes: Any = figures.sinks_and_recent(one)
     kinds = {
-        "last 128 tokens": "recent_coverage",
+        "last 256 tokens": "recent_coverage",
         "first 4 positions": "sink_coverage",
         "all positions": "density",
     }

@@ -181,3 +181,23 @@ def test_full_info(tmp_path: Path) -> None:
     ]
     assert overlap == 0.5
     assert {row["provenance"] for row in found} == {"synthetic"}
+
+
+def test_info_says_that_a_fit_is_not_this_file_s(tmp_path: Path) -> None:
+    changed, cut = tmp_path / "t.parquet", tmp_path / "cut.parquet"
+    made = run(
+        "synth", "--profile", "glm-5.1", "--context", 600, "--steps", 5, "--top-k", 32,
+        "--layer", 3, "-o", changed,
+    )  # fmt: skip
+    assert made.exit_code == 0, made.output
+    assert run("sample", changed, "--steps", "1:", "-o", cut).exit_code == 0
+    for path in (changed, cut):
+        for full in ([], ["--full"]):
+            shown = run("info", path, *full).stdout
+            assert "not for this file: its shape is not the one that was fitted" in shown
+    assert "not for this file" not in run("info").stdout
+
+
+def test_recent_tokens_are_as_many_everywhere() -> None:
+    assert "last 256 %" in run("info").stdout
+    assert "recent: the last 256" in run("info", "--full").stdout

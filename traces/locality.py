@@ -32,9 +32,10 @@ from numpy.typing import NDArray
 from hisparse_sim.traces.demand import Demand, Ints, Longs
 from hisparse_sim.traces.reader import Part, Trace
 from hisparse_sim.traces.rules import stamp_keys
+from hisparse_sim.traces.summary import FIRST_POSITIONS, RECENT_POSITIONS
 
-SINKS = 4  # positions
-RECENT = 128  # tokens
+SINKS = FIRST_POSITIONS  # the same as in the short description of a trace
+RECENT = RECENT_POSITIONS
 # Upper ends of the bins of a reuse distance, exclusive: four to a power of two.
 EDGES = np.unique([max(1, (4 + part) << octave >> 2) for octave in range(31) for part in range(4)])
 _TOGETHER = 1 << 25  # positions of all layers that are in memory to compare them
