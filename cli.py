@@ -24,6 +24,7 @@ from hisparse_sim.traces.options import (
     selection_options,
     trace_output_option,
 )
+from hisparse_sim.traces.units import TOKEN
 
 if TYPE_CHECKING:
     from hisparse_sim.traces import Trace
@@ -128,6 +129,8 @@ def info(
     rows = rows.astype({"layer": "Int64"})
     rows.insert(0, "trace", described.path.stem)
     rows.insert(1, "provenance", described.metadata.provenance)
+    if described.metadata.unit != TOKEN:
+        rows.insert(2, "unit", described.metadata.unit)
     rows["trace_sha256"] = described.sha256
     write_rows(rows, form, output)
 
@@ -138,7 +141,6 @@ def show_full_info(
     """Measure, print and draw the locality of traces."""
     from hisparse_sim.simulator import figures
     from hisparse_sim.simulator.locality_view import locality, show_localities, show_locality
-    from hisparse_sim.simulator.sweep_commands import default_buffers
     from hisparse_sim.simulator.sweeping import trace_names
     from hisparse_sim.simulator.tables import write_rows
     from hisparse_sim.simulator.views import fit_caveat
@@ -159,8 +161,7 @@ def show_full_info(
             title += f"\nfit: {caveat}"
         show_locality(title, rows, output)
     if plot is not None:
-        buffers = default_buffers(max(trace.metadata.top_k for trace in opened))
-        figures.save(figures.locality_page(rows, buffers=buffers), plot)
+        figures.save(figures.locality_page(rows), plot)
         note(f"wrote {plot}", quiet=False)
 
 

@@ -16,6 +16,7 @@ from hisparse_sim.gpu_replay.several import Member, run_together
 from hisparse_sim.gpu_replay.timing import QUEUE_US, elapsed_us, hold_stream, record, timer_us
 from hisparse_sim.simulator import PartReplay, replay_part
 from hisparse_sim.traces import Trace
+from hisparse_sim.traces.units import refuse_blocks
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,8 +75,10 @@ def replay_trace(
     `share`, (rank, gpus), replays only the rows of the batch that fall to one of several GPUs;
     `together` is called before every timed step and waits for the others.
 
-    Raises ValueError for sizes that do not fit, GpuError if something is missing.
+    Raises ValueError for sizes that do not fit, GpuError if something is missing, TraceError for a
+    trace that does not count tokens.
     """
+    refuse_blocks([trace], "a replay on a GPU copies")
     require_gpu()
     chosen = get_kernel(kernel)
     demands = make_batch(trace, batch, layers, steps).dealt(*share)
@@ -107,6 +110,7 @@ def replay_on_gpus(trace: Trace, kernel: str, devices: Sequence[int], **options:
     All GPUs start every step together. `options` are those of `replay_trace`, and so are the
     errors; a batch with fewer rows than devices is a ValueError.
     """
+    refuse_blocks([trace], "a replay on a GPU copies")
     (parts,) = run_together(devices, _replay_share, trace, kernel, len(devices), options)
     return merge_replays(parts)
 

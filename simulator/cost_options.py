@@ -1,12 +1,14 @@
 """Options of sweep and curve for what misses cost, and the profiles that they name."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from hisparse_sim.simulator.setting_options import kernel_option
 from hisparse_sim.traces.options import combined, note
+from hisparse_sim.traces.units import refuse_blocks
 
 if TYPE_CHECKING:
     from hisparse_sim.simulator.costs import SwapIn
@@ -14,7 +16,8 @@ if TYPE_CHECKING:
     from hisparse_sim.traces import Trace
 
 model_option = click.option(
-    "--model", help="Model for bytes and memory.  [default: the trace's, else glm-5.1]"
+    "--model",
+    help="Model for bytes and memory.  [default: the trace's, else glm-5.1, at the trace's top_k]",
 )
 swap_in_options = combined(
     click.option(
@@ -38,22 +41,28 @@ def choose_model(
     name: str | None, opened: Sequence["Trace"], profiles: str | None, quiet: bool
 ) -> "Model":
     """Return the profile of the model: the one named, else the trace's, else glm-5.1 with a
-    note."""
+    note; the latter two with the top_k of the traces, which is that of a model not named.
+
+    Raises TraceError for a trace that does not count tokens, since a model's bytes are a token's.
+    """
     from hisparse_sim.simulator.models import load_model
 
+    refuse_blocks(opened, "--ratio, --model and --link price")
     if name is not None:
         return load_model(name, profiles)
     if len({trace.metadata.model for trace in opened}) > 1:
         raise click.UsageError("the traces are of several models: choose one with --model")
+    top_k = max(trace.metadata.top_k for trace in opened)
     try:
-        return load_model(opened[0].metadata.model, profiles)
+        model, why = load_model(opened[0].metadata.model, profiles), ""
     except ValueError:
         model = load_model("glm-5.1")
-        traced = opened[0].metadata.model or "the trace"
-        note(
-            f"bytes and memory are those of {model.name} ({traced} has no profile; --model)", quiet
-        )
-        return model
+        why = f"{opened[0].metadata.model or 'the trace'} has no profile; --model"
+    if top_k != model.top_k:
+        why += "; " * bool(why) + f"with top_k {top_k:,} as traced instead of {model.top_k:,}"
+    if why:
+        note(f"bytes and memory are those of {model.name} ({why})", quiet)
+    return replace(model, top_k=top_k)
 
 
 def choose_swap_in(

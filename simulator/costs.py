@@ -13,6 +13,7 @@ from hisparse_sim.simulator.memory import capacity
 from hisparse_sim.simulator.metrics import Misses
 from hisparse_sim.simulator.models import Model
 from hisparse_sim.simulator.sweeping import Sweep
+from hisparse_sim.traces.units import refuse_blocks
 
 GIB = 2**30
 _MOST_GIB = 2**20  # a pebibyte
@@ -48,7 +49,9 @@ def add_swap_in(swept: Sweep, rows: pd.DataFrame, swap_in: SwapIn) -> pd.DataFra
 
     `swap_in_us` is the mean over all (layer, step) of a row of the time that one layer waits in one
     step if nothing hides the copies; not the time of the mean misses, since it is no straight line.
+    Raises TraceError for traces that do not count tokens.
     """
+    refuse_blocks((piece.trace for piece in swept.pieces), "swap-in times price")
     times: dict[tuple[object, ...], list[npt.NDArray[np.float64]]] = {}
     keys = ["trace", "policy", "buffer", *(["request", "layer"] if swept.per_layer else [])]
     for piece in swept.pieces:
@@ -82,7 +85,8 @@ def add_costs(
     of the row. A request makes as many steps as were replayed of it, and is as long as the longest
     of the traces plus `output_len`. `device_pool_gib` is what one GPU has left for KV, `host_gib`
     the host memory for it; memory rules: see `hisparse_sim.simulator.memory`. Raises ValueError for
-    values that the engine refuses."""
+    values that the engine refuses, TraceError for traces that do not count tokens."""
+    refuse_blocks((piece.trace for piece in swept.pieces), "memory models price")
     check_costs(ratios, device_pool_gib, host_gib)
     rows = swept.rows
     item_bytes = model.item_bytes(kv_dtype)

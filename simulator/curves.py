@@ -7,6 +7,7 @@ import pandas as pd
 from hisparse_sim.simulator.costs import SwapIn
 from hisparse_sim.simulator.metrics import rolling_mean
 from hisparse_sim.simulator.sweeping import Piece, Run, Sweep
+from hisparse_sim.traces.units import refuse_blocks
 
 
 def rolling_curves(
@@ -23,8 +24,11 @@ def rolling_curves(
     buffer, step, misses_per_step, p10, p90` (of the smoothed layers), `layers` (how many were
     averaged).
 
-    Raises ValueError if no (request, layer) is as long as the window.
+    Raises ValueError if no (request, layer) is as long as the window, TraceError if the time of a
+    trace is asked for that does not count tokens.
     """
+    if swap_in is not None:
+        refuse_blocks((piece.trace for piece in swept.pieces), "swap-in times price")
     rows = [len(misses) for piece in swept.pieces for misses in piece.misses.values()]
     check_window(max(rows, default=0), window, skip_steps)
     runs = {
@@ -37,6 +41,8 @@ def rolling_curves(
     )
     curves.insert(0, "trace", ", ".join(swept.rows["trace"].drop_duplicates()))
     curves.insert(1, "provenance", ", ".join(swept.rows["provenance"].drop_duplicates()))
+    if "unit" in swept.rows:
+        curves.insert(2, "unit", ", ".join(swept.rows["unit"].drop_duplicates()))
     return curves
 
 

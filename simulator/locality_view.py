@@ -11,10 +11,12 @@ from hisparse_sim.simulator.sweeping import trace_names
 from hisparse_sim.simulator.tables import print_table
 from hisparse_sim.traces import Trace, open_trace
 from hisparse_sim.traces.locality import EDGES, RECENT, SINKS, Locality, measure_locality
+from hisparse_sim.traces.units import TOKEN
 
 SINGLE = (
     "steps",
     "accesses",
+    "longest_row",
     "distinct",
     "first_demands",
     "newest_share",
@@ -45,7 +47,8 @@ def locality(
 
     Returns one row per number: `trace, provenance, request, layer, measure, at, value`. `at` is the
     lag, the window, the upper end of a bin (exclusive) or the other layer; null where a measure is
-    one number. What each measure is: docs/locality.md.
+    one number. What each measure is: docs/locality.md. If a trace counts no tokens there is
+    a column `unit`.
 
     Raises TraceError for an unknown request or layer, or a trace that breaks a rule, ValueError if
     the selection leaves no step.
@@ -61,6 +64,8 @@ def locality(
         rows = locality_rows(measure_locality(trace, requests, layers, steps, progress))
         rows.insert(0, "trace", name)
         rows.insert(1, "provenance", trace.metadata.provenance)
+        if any(each.metadata.unit != TOKEN for each in opened):
+            rows.insert(2, "unit", trace.metadata.unit)
         tables.append(rows)
     if not tables or any(rows.empty for rows in tables):
         raise ValueError("nothing to measure: no trace, or one with no step that is selected")
@@ -195,7 +200,7 @@ def _curves(rows: pd.DataFrame) -> str:
         "overlap: share of a step's positions that the step before (16 before) demanded; layers:",
         "that the layer before it in the file demands in the same step; 64 steps, all: distinct",
         "positions; drift: share of the most demanded positions that the second half changes;",
-        f"sinks: the first {SINKS} positions; recent: the last {RECENT} tokens",
+        f"sinks: the first {SINKS} positions; recent: the last {RECENT}",
     ]
     return "\n".join(lines)
 

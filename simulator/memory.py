@@ -99,7 +99,7 @@ def check_buffer(model: Model, device_buffer_size: int) -> None:
     if device_buffer_size < model.top_k:
         raise ValueError(
             f"device_buffer_size {device_buffer_size} is smaller than the top-k {model.top_k} of"
-            f" {model.name}: one step would not fit"
+            f" {model.name}: one step would not fit; choose {model.top_k} or more"
         )
     if device_buffer_size > MAX_BUFFER:
         raise ValueError(

@@ -1,9 +1,13 @@
 """From misses per step to the figures of a result row, and to rolling curves."""
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
+
+from hisparse_sim.traces.units import TOKEN, plural
 
 Misses = npt.NDArray[np.int32]
 
@@ -26,6 +30,26 @@ def tidy_row(misses: Misses, accesses: int) -> dict[str, Any]:
         "max": int(largest),
         "regret": float("nan"),
     }
+
+
+def tidy_rows(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
+    """Return result rows as a table; the column `unit` stays if a trace counts no tokens."""
+    table = pd.DataFrame(list(rows))
+    if "unit" in table and (table["unit"] == TOKEN).all():
+        return table.drop(columns="unit")
+    return table
+
+
+def blocks_of(rows: pd.DataFrame) -> str:
+    """Return what the positions of rows are that count no tokens, and in which of the traces; ""
+    if all are tokens."""
+    if "unit" not in rows:
+        return ""
+    units = rows[["trace", "unit"]].drop_duplicates().dropna()
+    units = units[units["unit"] != TOKEN]
+    if rows["trace"].nunique() == 1:
+        return ", ".join(map(plural, units["unit"]))
+    return ", ".join(f"{plural(unit)} in {trace}" for trace, unit in units.to_numpy().tolist())
 
 
 def regret(misses: int, optimum: int) -> float:

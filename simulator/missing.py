@@ -14,6 +14,7 @@ import pandas as pd
 from hisparse_sim.policies import Policy
 from hisparse_sim.simulator.replaying import replay_part
 from hisparse_sim.traces import Trace, open_trace, sample_path
+from hisparse_sim.traces.units import TOKEN, plural, refuse_blocks
 
 QUANTILES = 65  # of a layer's misses per step: 0, 1/64, ..., 1
 WARM_UP_STEPS = 16  # the burst of the first steps comes once a request, not once a step
@@ -76,9 +77,11 @@ def layer_misses(
     """Replay `trace` (None: the bundled sample) and average each layer's misses.
 
     The first `warm_up_steps` of every request are replayed but not averaged. Raises TraceError
-    for a bad trace and ValueError for one that is no longer than the warm-up.
+    for a bad trace or one that does not count tokens, ValueError for one that is no longer than the
+    warm-up.
     """
     opened = trace if isinstance(trace, Trace) else open_trace(trace or sample_path())
+    refuse_blocks([opened], "serving models price")
     by_layer: dict[int, list[npt.NDArray[np.int32]]] = {}
     contexts, demanded, name = [], [], policy if isinstance(policy, str) else policy.name
     for part in opened.parts:
@@ -113,7 +116,8 @@ def read_miss_curve(path: str | Path, policy: str, context: float, top_k: int) -
 
     Needs the columns `buffer` and `miss_rate`; with a column `policy`, its rows are taken. A rate
     says nothing about layers or spread: all are taken alike. `context`: tokens of the requests that
-    were swept. Raises ValueError if the file, a column or a buffer is missing.
+    were swept. Raises ValueError if the file, a column or a buffer is missing, or the rows do not
+    count tokens.
     """
     file = Path(path)
     readers: dict[str, Callable[[Path], pd.DataFrame]] = {
@@ -131,6 +135,10 @@ def read_miss_curve(path: str | Path, policy: str, context: float, top_k: int) -
     for column in ("buffer", "miss_rate"):
         if column not in rows:
             raise ValueError(f"{file} has no column {column}: give the rows of a sweep")
+    others = set(rows["unit"].fillna(TOKEN)) - {TOKEN} if "unit" in rows else set()
+    if others:
+        counted = " and ".join(map(plural, sorted(others)))
+        raise ValueError(f"{file} counts {counted}, and serving models price single tokens")
     if "policy" in rows:
         rows = rows[rows["policy"] == policy]
     rates = rows.groupby("buffer")["miss_rate"].mean()

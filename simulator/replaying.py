@@ -13,7 +13,7 @@ import pandas as pd
 
 from hisparse_sim.policies import Policy, Setup, get_policy
 from hisparse_sim.simulator.kernel import Output, Rows, compiled, next_demands
-from hisparse_sim.simulator.metrics import tidy_row
+from hisparse_sim.simulator.metrics import tidy_row, tidy_rows
 from hisparse_sim.traces import Demand, Trace, TraceError, open_trace
 
 STARTS = ("staged", "direct")
@@ -83,6 +83,7 @@ def replay(
             {
                 "trace": trace.name,
                 "provenance": trace.metadata.provenance,
+                "unit": trace.metadata.unit,
                 "request": part.request,
                 "layer": part.layer,
                 "policy": policy.name,
@@ -95,7 +96,7 @@ def replay(
         raise no_steps([trace], steps)
     return Replay(
         misses=np.concatenate([part.misses for part in parts]),
-        rows=pd.DataFrame(rows),
+        rows=tidy_rows(rows),
         victims=np.concatenate([part.victims for part in parts if part.victims is not None])
         if victims
         else None,
@@ -182,6 +183,12 @@ def check_arguments(buffer_size: int, start: str) -> None:
         raise ValueError("the warm start is not built yet; choose staged or direct")
     if start not in STARTS:
         raise ValueError(f"unknown start {start!r}; choose {' or '.join(STARTS)}")
+
+
+def default_buffers(top_k: int) -> tuple[int, ...]:
+    """Return the smallest buffer, the engine's default and one more, as far as slot ids reach."""
+    sizes = (min(times * top_k, MAX_BUFFER_SIZE) for times in (1, 2, 3))
+    return tuple(dict.fromkeys(max(top_k, size) for size in sizes))
 
 
 def check_top_k(trace: Trace, buffer_size: int) -> None:

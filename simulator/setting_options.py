@@ -15,6 +15,7 @@ from hisparse_sim.traces.options import (
     open_traces,
     provenance_option,
 )
+from hisparse_sim.traces.units import refuse_blocks
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -119,10 +120,11 @@ deployment_options = combined(
 
 
 def one_trace(traces: tuple[str, ...], provenance: str | None) -> Trace:
-    """The one trace named, or the bundled sample."""
+    """The one trace named, or the bundled sample; a TraceError if it does not count tokens."""
     opened = open_traces(traces, provenance)
     if len(opened) > 1:
         raise click.UsageError("give one --trace: predictions take the misses of a single file")
+    refuse_blocks(opened, "serving models price")
     return opened[0]
 
 

@@ -26,6 +26,7 @@ from hisparse_sim.traces.options import (
     selection_options,
     several,
 )
+from hisparse_sim.traces.units import TOKEN, plural
 
 if TYPE_CHECKING:
     from hisparse_sim.simulator.sweeping import Sweep
@@ -46,7 +47,8 @@ replay_options = combined(
         "buffers",
         multiple=True,
         callback=several(int, least=1),
-        help="Hot buffer sizes in slots per request and layer.  [default: top_k x 1, 2, 3]",
+        help="Hot buffer sizes in slots per request and layer.  [default: 1, 2, 3 times the top_k "
+        "of the trace, the largest of several]",
     ),
     click.option(
         "--start",
@@ -132,6 +134,7 @@ def sweep(
     """
     from hisparse_sim.simulator.costs import add_costs, add_swap_in, check_costs
     from hisparse_sim.simulator.memory import check_buffer
+    from hisparse_sim.simulator.replaying import default_buffers
     from hisparse_sim.simulator.tables import stamped, write_rows
     from hisparse_sim.simulator.views import show_sweep
 
@@ -153,8 +156,8 @@ def sweep(
     swap_in = choose_swap_in(link, options, model, costs["kv_dtype"])
     ratios = ratios or ((2,) if model_name else ())
     check_costs(ratios, costs["device_pool_gib"], costs["host_gib"])
+    buffers = buffers or default_buffers(max(trace.metadata.top_k for trace in opened))
     if ratios and model is not None:
-        buffers = buffers or default_buffers(max(model.top_k, *(t.metadata.top_k for t in opened)))
         for size in buffers:
             check_buffer(model, size)
     options |= {"regret": not no_regret, "per_layer": per_layer, "keep": kept_beside(output)}
@@ -260,6 +263,8 @@ def curve(
         origin = f"{metadata.provenance} trace {opened[0].name} ({model_name}); simulated"
         if swap_in is not None:
             origin += f"; {swap_in.kernel} kernel over {link}, batch {swap_in.batch}"
+        if metadata.unit != TOKEN:
+            origin += f"; positions are {plural(metadata.unit)}"
         figures.save(figures.rolling_misses(curves, window=window, provenance=origin), path)
     else:
         parameters = selection(swept, options)
@@ -297,14 +302,6 @@ def list_policies(form: str | None, output: Path | None) -> None:
         write_rows(rows, form, output)
 
 
-def default_buffers(top_k: int) -> tuple[int, ...]:
-    """Return the smallest buffer, the engine's default and one more, as far as slot ids reach."""
-    from hisparse_sim.simulator.replaying import MAX_BUFFER_SIZE
-
-    sizes = (min(times * top_k, MAX_BUFFER_SIZE) for times in (1, 2, 3))
-    return tuple(dict.fromkeys(max(top_k, size) for size in sizes))
-
-
 def run_sweep(
     opened: Sequence["Trace"],
     policies: Sequence[str] | None,
@@ -318,6 +315,7 @@ def run_sweep(
     from hisparse_sim.policies import POLICIES
     from hisparse_sim.simulator import sweep as run
     from hisparse_sim.simulator.progress import progress
+    from hisparse_sim.simulator.replaying import default_buffers
 
     buffers = buffers or default_buffers(max(trace.metadata.top_k for trace in opened))
     for size in buffers:

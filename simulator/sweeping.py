@@ -15,7 +15,7 @@ import pandas as pd
 
 from hisparse_sim.policies import Policy, get_policy
 from hisparse_sim.simulator.kept import Finished, Kept
-from hisparse_sim.simulator.metrics import Misses, regret, tidy_row
+from hisparse_sim.simulator.metrics import Misses, regret, tidy_row, tidy_rows
 from hisparse_sim.simulator.replaying import check_arguments, check_top_k, no_steps, replay_part
 from hisparse_sim.traces import Demand, Part, Trace, open_trace
 from hisparse_sim.traces.files import printable
@@ -203,8 +203,8 @@ def sweep(
     finished = [piece for piece in pieces if len(piece.misses) == len(runs)]
     grouped = [[piece] for piece in finished] if per_layer else _by_trace(finished)
     return Sweep(
-        rows=pd.DataFrame(
-            [_row(group, run, start, per_layer, regret) for group in grouped for run in asked]
+        rows=tidy_rows(
+            _row(group, run, start, per_layer, regret) for group in grouped for run in asked
         ),
         per_layer=per_layer,
         parts_per_row=np.array([len(group) for group in grouped for _ in asked]),
@@ -328,6 +328,7 @@ def _row(
     row = {
         "trace": first.name,
         "provenance": first.trace.metadata.provenance,
+        "unit": first.trace.metadata.unit,
         "request": first.part.request if len(requests) == 1 else None,
         "layer": first.part.layer if per_layer else None,
         "policy": run.policy.name,

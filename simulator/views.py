@@ -7,10 +7,12 @@ from typing import Any
 
 import pandas as pd
 
+from hisparse_sim.simulator.metrics import blocks_of
 from hisparse_sim.simulator.sparks import drawable, sparkline
 from hisparse_sim.simulator.tables import print_table
 from hisparse_sim.simulator.totals import totals
 from hisparse_sim.traces import Metadata, TraceInfo
+from hisparse_sim.traces.units import TOKEN, plural
 
 Columns = dict[str, tuple[str, Callable[[Any], str]]]
 
@@ -41,7 +43,8 @@ def show_sweep(rows: pd.DataFrame, output: Path | None = None) -> None:
     columns: Columns = {}
     if rows["trace"].nunique() > 1:
         columns["trace"] = ("trace", str)
-    if rows["request"].nunique() > 1:
+    # A row that sums up a trace has no request where the trace has several.
+    if rows["request"].nunique() > 1 and rows["request"].notna().all():
         columns["request"] = ("request", str)
     if rows["layer"].notna().any():
         columns["layer"] = ("layer", lambda value: f"{value:.0f}")
@@ -114,7 +117,9 @@ def _title(rows: pd.DataFrame) -> str:
     first = rows.iloc[0]
     where = f"{rows['trace'].nunique()} traces" if rows["trace"].nunique() > 1 else first["trace"]
     origins = ", ".join(rows["provenance"].drop_duplicates())
-    return f"Misses per decode step and layer: {where} ({origins}), {first['start']} start"
+    title = f"Misses per decode step and layer: {where} ({origins}), {first['start']} start"
+    blocks = blocks_of(rows)
+    return title + f"\nPositions and slots are {blocks}" * bool(blocks)
 
 
 def show_policies(rows: pd.DataFrame, output: Path | None = None) -> None:
@@ -137,6 +142,8 @@ def show_trace_info(info: TraceInfo, output: Path | None = None) -> None:
         "holds": f"{len(info.requests)} requests, {len(info.per_layer)} layers"
         + (f" of {metadata.num_layers}" if metadata.num_layers else "")
         + f", {info.total.rows:,} rows, {info.total.positions:,} positions",
+        "unit": metadata.unit
+        + f": positions, seq_len and top_k are {plural(metadata.unit)}" * (metadata.unit != TOKEN),
         "top_k": f"{metadata.top_k:,}; order within a row: {metadata.order}",
         "size": f"{info.size_bytes / 1e6:.2f} MB, "
         f"{info.size_bytes / max(1, info.total.positions):.2f} bytes per position",

@@ -4,19 +4,25 @@ import math
 import pickle
 import threading
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from click.testing import CliRunner
 from make_traces import demand, drift, metadata
 from make_traces import write as write_trace
 
 import hisparse_sim as hs
+from hisparse_sim.cli import cli
 from hisparse_sim.policies import POLICIES
 from hisparse_sim.policies.hook import hook
 from hisparse_sim.simulator import replay_part, sweeping
+from hisparse_sim.simulator.costs import add_costs
 from hisparse_sim.simulator.metrics import regret, rolling_mean, tidy_row
+from hisparse_sim.simulator.models import load_model
 from hisparse_sim.traces import TraceError
 
 COLUMNS = (
@@ -301,3 +307,49 @@ def test_rolling_mean_is_trailing() -> None:
     assert rolling_mean(values, 5).tolist() == []
     with pytest.raises(ValueError, match="at least 1"):
         rolling_mean(values, 0)
+
+
+def test_a_table_of_several_traces_has_no_blanks(path: Path, tmp_path: Path) -> None:
+    """One request in some traces, several in another: its sums have no request to show."""
+    single = [
+        write_trace(tmp_path / f"{name}.parquet", [drift(request=name)], metadata())
+        for name in ("c", "d")
+    ]
+    shown = table_of("sweep", path, *single, "--buffer", "16")
+    assert "nan" not in shown
+    assert shown.splitlines()[1].split()[:3] == ["trace", "policy", "buffer"]
+    shown = table_of("sweep", path, *single, "--buffer", "16", "--per-layer", "--no-regret")
+    assert "nan" not in shown
+    assert shown.splitlines()[1].split()[:3] == ["trace", "request", "layer"]
+    assert {line.split()[1] for line in shown.splitlines()[2:9]} == {"a"}
+
+
+def test_prices_do_not_change_the_default_buffers(path: Path) -> None:
+    """A model that is not named has the top_k of the trace, and the note says so."""
+    plain = CliRunner().invoke(cli, ["sweep", str(path), "--format", "csv"])
+    priced = CliRunner().invoke(cli, ["sweep", str(path), "--format", "csv", "--ratio", "4"])
+    linked = CliRunner().invoke(
+        cli, ["sweep", str(path), "--format", "csv", "--link", "h200-pcie5"]
+    )
+    for result in (plain, priced, linked):
+        assert result.exit_code == 0, result.output
+        rows = pd.read_csv(StringIO(result.stdout))
+        assert sorted(set(rows["buffer"])) == [8, 16, 24]
+    assert "(test has no profile; --model; with top_k 8 as traced instead of 2,048)" in (
+        priced.stderr
+    )
+    rows = pd.read_csv(StringIO(priced.stdout))
+    model = replace(load_model("glm-5.1"), top_k=8)
+    wanted = add_costs(hs.sweep(path, ["lru"], [8]), model, [4]).iloc[0]
+    found = rows[(rows["policy"] == "lru") & (rows["buffer"] == 8)].iloc[0]
+    for column in ("bytes_per_step", "hot_buffer_bytes", "requests_per_gpu"):
+        assert found[column] == wanted[column]
+    named = CliRunner().invoke(cli, ["sweep", str(path), "--ratio", "4", "--model", "glm-5.1"])
+    assert named.exit_code == 2
+    assert "device_buffer_size 8 is smaller than the top-k 2048 of glm-5.1" in named.stderr
+
+
+def table_of(*words: str | Path) -> str:
+    result = CliRunner().invoke(cli, [str(word) for word in words])
+    assert result.exit_code == 0, result.output
+    return result.stdout

@@ -304,7 +304,7 @@ def export(
 @force_option
 @click.option("--context", "prompt_len", type=click.IntRange(0), help="Prompt, in tokens.")
 @click.option("--steps", type=click.IntRange(1), help="Decode steps.")
-@click.option("--top-k", type=click.IntRange(1))
+@click.option("--top-k", type=click.IntRange(1), help="Positions of a step: tokens, in qsa blocks.")
 @click.option("--layer", "layers", multiple=True, callback=several(int), help="Only these.")
 @click.option("--requests", type=click.IntRange(1), help="[default: 1]")
 @click.option("--distinct", type=click.IntRange(1), help="Positions that a shape goes through.")
@@ -329,7 +329,8 @@ def synth(
     Shapes: cyclic, thrash, all-new, none-new, step-change.
 
     A profile takes context, steps and top_k from the model it was fitted to, unless given. The
-    file says `synthetic` and holds the fit: what was published, what landed.
+    file says `synthetic` and holds the fit: what was published, what landed. Positions of qsa
+    (Qwen QSA) are blocks of 4 tokens: its misses can be replayed, but not priced.
 
     \b
     hisparse-sim trace synth --profile glm-5.1 --layer 0,20,40,60 -o synth-glm.parquet

@@ -49,6 +49,7 @@ class Locality:
     layer: int
     steps: int
     accesses: int  # demanded positions, over all steps
+    longest_row: int  # positions of one step: top_k, if the request has so many
     distinct: int  # positions demanded at least once
     overlap: dict[int, float]  # lag in steps -> share of a row demanded `lag` steps before
     working_set: dict[int, float]  # steps -> positions
@@ -178,6 +179,7 @@ def part_locality(demand: Demand) -> Locality:
         layer=demand.layer,
         steps=demand.rows,
         accesses=len(keys),
+        longest_row=int(np.diff(demand.offsets).max()),
         distinct=distinct,
         overlap={lag: _overlap(demand, keys, stamp, lag) for lag in sizes if lag < demand.rows},
         working_set={size: _working_set(demand.offsets, keys, size) for size in sizes},

@@ -6,11 +6,11 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from hisparse_sim.traces.errors import TraceError
+from hisparse_sim.traces.units import TOKEN, WANTED, is_unit
 
 KEY = b"hisparse_trace"
 VERSION = 1
 PROVENANCES = ("dsa-serving", "trained-indexer", "attention-oracle", "synthetic")
-UNITS = ("token", "block128", "c4")
 ORDERS = ("position", "indexer")
 
 
@@ -26,9 +26,9 @@ class Metadata:
     source: str = ""  # engine or library with its version, top-k kernel
     dataset: str = ""
     layer_types: tuple[str, ...] | None = None  # [num_layers], "full" or "shared"
-    unit: str = "token"  # what a position counts, one of UNITS
+    unit: str = TOKEN  # what a position counts: token, or blockN for a block of N tokens
     order: str = "position"  # of the positions in a row: sorted, or as the "indexer" listed them
-    prompt_len: Mapping[str, int] = field(default_factory=dict)  # request -> tokens
+    prompt_len: Mapping[str, int] = field(default_factory=dict)  # request -> positions
     created: str = ""
     notes: Any = None  # any JSON
 
@@ -123,7 +123,7 @@ _FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "source": (_text, "a string"),
     "dataset": (_text, "a string"),
     "layer_types": (_texts, "a list of strings"),
-    "unit": _one_of(UNITS),
+    "unit": (is_unit, f"one of {WANTED}"),
     "order": _one_of(ORDERS),
     "prompt_len": (_lengths, "an object of whole numbers, one per request"),
     "created": (_text, "a string"),

@@ -26,6 +26,7 @@ from hisparse_sim.traces.files import printable
 from hisparse_sim.traces.layout import Columns, Groups, Part, decoding, lay_out, open_parquet
 from hisparse_sim.traces.metadata import KEY, PROVENANCES, Metadata
 from hisparse_sim.traces.rules import RowError, Tally, check_rows, outside, strip_padding
+from hisparse_sim.traces.units import can_be_replayed
 
 __all__ = ["Demand", "Part", "Trace", "open_trace"]
 
@@ -290,7 +291,7 @@ def _read_metadata(path: Path, keys: dict[bytes, bytes], provenance: str | None)
             f"{path} does not say where its positions come from: name it with --provenance "
             f"({', '.join(PROVENANCES)})"
         )
-    if metadata.unit != "token":
+    if not can_be_replayed(metadata.unit):
         raise TraceError(f"{path} counts positions in {metadata.unit}, which is not supported yet")
     return metadata if metadata.provenance else replace(metadata, provenance=provenance or "")
 

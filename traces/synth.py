@@ -34,6 +34,7 @@ import numpy as np
 from hisparse_sim.traces.demand import Demand, Ints
 from hisparse_sim.traces.errors import TraceError
 from hisparse_sim.traces.metadata import Metadata
+from hisparse_sim.traces.units import block_unit
 
 PROFILES_PATH = Path(__file__).parent / "data" / "synth_profiles.json"
 
@@ -62,7 +63,7 @@ class Profile:
     name: str
     model: str
     num_layers: int
-    top_k: int
+    top_k: int  # positions
     prompt_len: int  # tokens
     steps: int
     parameters: Parameters
@@ -153,8 +154,6 @@ def metadata(profile: Profile, requests: list[str], seed: int, shipped: bool = T
     }
     if not shipped:
         notes["fit_holds"] = "not for this file: its shape is not the one that was fitted"
-    if profile.tokens_per_position > 1:
-        notes["position"] = f"a block of {profile.tokens_per_position} tokens"
     return Metadata(
         model=profile.model,
         provenance="synthetic",
@@ -162,6 +161,7 @@ def metadata(profile: Profile, requests: list[str], seed: int, shipped: bool = T
         num_layers=profile.num_layers,
         source=f"hisparse-sim {version('hisparse-sim')}, generator",
         dataset="none: drawn from a random model",
+        unit=block_unit(profile.tokens_per_position),
         prompt_len=dict.fromkeys(requests, _lengths(profile)[0]),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         notes=notes,

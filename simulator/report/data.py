@@ -14,6 +14,7 @@ from hisparse_sim.simulator.models import load_model
 from hisparse_sim.simulator.profiles import ProfileError
 from hisparse_sim.simulator.totals import totals
 from hisparse_sim.traces import TraceError
+from hisparse_sim.traces.units import TOKEN
 
 POINTS_PER_LINE = 600  # of a rolling curve; more cannot be told apart on a screen
 CURVE_POINTS = 30_000  # of all lines together
@@ -71,6 +72,11 @@ def curve_table(rows: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
             f" {len(rows):,}); the result file has all."
         )
     return kept[wanted], notes
+
+
+def token_rows(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows whose positions are tokens: bytes, time and memory are known for no other."""
+    return rows[rows["unit"].fillna(TOKEN) == TOKEN] if "unit" in rows else rows
 
 
 class Times(NamedTuple):

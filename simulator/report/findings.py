@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from hisparse_sim.simulator.metrics import blocks_of
 from hisparse_sim.simulator.models import load_model
 from hisparse_sim.simulator.report.results import Result, rows_of
 from hisparse_sim.simulator.totals import totals
@@ -63,6 +64,8 @@ def answer(results: Sequence[Result]) -> list[str]:
         change = misses[best] / own["misses_per_step"] - 1
         others = "" if best == policy else f", {change:+.1%} against {policy}"
         said.append(f"Of the policies that do not know the future, {best} misses least{others}.")
+    if blocks := blocks_of(rows):
+        said.append(f"Positions and slots are {blocks}: what they cost is not computed.")
     said += _by_buffer(sums, policy, buffer)
     said += _by_layer(rows, policy, buffer)
     said += _over_the_link(rows, own["misses_per_step"])
@@ -109,7 +112,7 @@ def _by_layer(rows: pd.DataFrame, policy: str, buffer: int) -> list[str]:
 
 
 def _over_the_link(rows: pd.DataFrame, misses_per_step: float) -> list[str]:
-    if "model" not in rows or not isinstance(rows["model"].iloc[0], str):
+    if blocks_of(rows) or "model" not in rows or not isinstance(rows["model"].iloc[0], str):
         return []
     kv_dtype = str(rows["kv_dtype"].iloc[0])
     model = load_model(str(rows["model"].iloc[0]))

@@ -13,6 +13,7 @@ from typing import Any
 import pandas as pd
 
 from hisparse_sim.simulator import report
+from hisparse_sim.simulator.metrics import blocks_of
 from hisparse_sim.simulator.report import charts, data, findings, measured
 from hisparse_sim.simulator.report.pieces import (
     Cells,
@@ -247,10 +248,19 @@ class _Page:
 
     def _cost(self) -> str:
         sweep = next(result for result in self.results if result.kind == "sweep")
-        times = data.times_table(self.rows, sweep.parameters)
+        rows = data.token_rows(self.rows)
+        text = ""
+        if blocks := blocks_of(self.rows):
+            text = (
+                f"<p>Positions are {escape(blocks)}; bytes, time and memory are known for tokens"
+                " only.</p>"
+            )
+        if rows.empty:
+            return text
+        times = data.times_table(rows, sweep.parameters)
         self.tables["times"] = data.columns(times.table, 4)
         batch: charts.Spec = {"name": "batch", "value": times.chosen}
-        text = "<h3>Time</h3>" + options(
+        text += "<h3>Time</h3>" + options(
             "batch", "Requests decoding together", times.batches, times.chosen
         )
         text += self._chart(
@@ -261,12 +271,12 @@ class _Page:
             "buffer",
         )
         text += "<h3>Memory</h3>"
-        if "requests_per_gpu" not in self.rows:
+        if "requests_per_gpu" not in rows:
             return text + hint(
                 "No memory in the results; it comes with a ratio:",
                 "hisparse-sim sweep TRACE --ratio 4,8 -o rows.parquet",
             )
-        fits = self.rows.dropna(subset=["requests_per_gpu"])
+        fits = rows.dropna(subset=["requests_per_gpu"])
         fits = fits.drop_duplicates(["trace", "buffer", "host_to_device_ratio"])
         cells: Cells = {
             "buffer": ("buffer", count),
