@@ -7,7 +7,6 @@ from hisparse_sim.simulator.figures.costs import latency, plan_pareto, throughpu
 from hisparse_sim.simulator.figures.demand import (
     cross_layer_overlap,
     drift,
-    locality_page,
     overlap,
     reuse_distance,
     sinks_and_recent,
@@ -19,6 +18,7 @@ from hisparse_sim.simulator.figures.misses import (
     policy_bars,
     rolling_misses,
 )
+from hisparse_sim.simulator.figures.page import locality_page
 from hisparse_sim.simulator.figures.style import (
     COLOURS,
     DASHES,

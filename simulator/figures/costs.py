@@ -8,16 +8,20 @@ import pandas as pd
 from hisparse_sim.simulator.figures.style import (
     COLOURS,
     MARKERS,
+    from_zero,
     legend_beside,
     looks,
     new_axes,
     origin,
     put_origin,
+    spaced,
     styled,
 )
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+_LABEL_WIDE, _LABEL_HIGH = 0.075, 0.045  # of a ratio, as shares of the axes
 
 
 def _need(table: pd.DataFrame, names: str, what: str) -> None:
@@ -56,7 +60,7 @@ def latency(points: pd.DataFrame, *, provenance: str = "", axes: "Axes | None" =
                     )
         axes.set_xlabel("misses per request, layer and step")
         axes.set_ylabel("swap-in of one layer (µs)")
-        axes.set_ylim(bottom=0)
+        from_zero(axes)
         means = {"predicted_us": "lines: predicted", "measured_us": "points: measured"}
         axes.set_title("Time of a swap-in (" + ", ".join(means[kind] for kind in kinds) + ")")
         legend_beside(axes, "decoding together")
@@ -92,9 +96,10 @@ def throughput(rows: pd.DataFrame, *, axes: "Axes | None" = None) -> "Axes":
         places = sorted(closed["concurrency"].unique())
         if len(places) > 1:
             axes.set_xscale("log", base=2)
-        axes.set_xticks(places, [f"{place:g}" for place in places])
+        labels = spaced(np.log2(places).tolist(), [f"{place:g}" for place in places], 0.09)
+        axes.set_xticks(places, labels)
         axes.minorticks_off()
-        axes.set_ylim(bottom=0)
+        from_zero(axes)
         axes.set_xlabel("concurrent requests")
         axes.set_ylabel("output tokens per second")
         axes.set_title("Throughput by concurrency (simulated)")
@@ -107,8 +112,8 @@ def plan_pareto(candidates: pd.DataFrame, *, axes: "Axes | None" = None) -> "Axe
     """Draw the candidates of a plan: tokens per second over time per token; upper left is better.
 
     A colour and marker per buffer, the area by pinned host memory, the ratio beside points that no
-    other beats in both. `candidates`: `Plan.candidates` or `Plan.pareto`; those that cannot run are
-    left out. Raises ValueError if none can."""
+    other beats in both, as far as there is room. `candidates`: `Plan.candidates` or `Plan.pareto`;
+    those that cannot run are left out. Raises ValueError if none can."""
     _need(candidates, "buffer ratio requests tokens_per_s tpot_ms host_gb", "the plan figure")
     able = candidates[candidates["requests"] > 0]
     if able.empty:
@@ -146,7 +151,8 @@ def plan_pareto(candidates: pd.DataFrame, *, axes: "Axes | None" = None) -> "Axe
             zorder=0,
             label="front",
         )
-        for row in front.to_dict("records"):
+        axes.margins(x=0.12, y=0.08)  # room for the first label
+        for row in _apart(front, axes).to_dict("records"):
             axes.annotate(
                 f"R {row['ratio']:g}",
                 (row["tpot_ms"], row["tokens_per_s"]),
@@ -155,10 +161,25 @@ def plan_pareto(candidates: pd.DataFrame, *, axes: "Axes | None" = None) -> "Axe
                 ha="right",
                 fontsize=6.5,
             )
-        axes.margins(0.08)
         axes.set_xlabel("time per output token (ms)")
         axes.set_ylabel("output tokens per second")
         axes.set_title("Plans: throughput against latency (simulated)")
         legend_beside(axes, f"area: host memory,\nup to {most:,.0f} GB")
         put_origin(axes, origin(candidates))
     return axes
+
+
+def _apart(front: pd.DataFrame, axes: "Axes") -> pd.DataFrame:
+    """Return the points of a front whose labels would not touch, from the left."""
+    (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
+    places = zip(
+        (front["tpot_ms"] - left) / (right - left),
+        (front["tokens_per_s"] - bottom) / (top - bottom),
+        strict=True,
+    )
+    taken: list[tuple[float, float]] = []
+    kept = []
+    for x, y in places:
+        kept.append(all(x - a >= _LABEL_WIDE or abs(y - b) >= _LABEL_HIGH for a, b in taken))
+        taken += [(x, y)] * kept[-1]
+    return front[kept]

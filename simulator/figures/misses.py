@@ -9,12 +9,14 @@ import pandas as pd
 from hisparse_sim.simulator.figures.style import (
     COLOURS,
     DASHES,
+    from_zero,
     legend_beside,
     looks,
     new_axes,
     origin,
     put_origin,
     root_figure,
+    spaced,
     styled,
 )
 from hisparse_sim.simulator.totals import totals
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
 MAP_COLUMNS = 256  # of a heat map; more steps are averaged
 
+_MOST_LEVEL = 8  # labels under groups of bars; more are turned
 _MOST_BANDS = 6  # more of them are one grey
 
 
@@ -40,7 +43,8 @@ def rolling_misses(
     with styled():
         policies = list(dict.fromkeys(curves["policy"]))
         lines = curves.groupby(["buffer", "policy"], sort=False)
-        banded = lines.ngroups <= _MOST_BANDS
+        layers = int(curves["layers"].max())
+        banded = layers > 1 and lines.ngroups <= _MOST_BANDS
         axes = axes or new_axes(7.2, max(3.6, 1.2 + 0.17 * lines.ngroups))
         for ((buffer, policy), line), colour, dash in zip(lines, cycle(COLOURS), cycle(DASHES)):
             name = f"B = {buffer:,}" if len(policies) == 1 else f"{policy}, B = {buffer:,}"
@@ -54,13 +58,13 @@ def rolling_misses(
         axes.set_xlabel("decode step")
         what = "swap-in, µs" if timed else "misses"
         axes.set_ylabel(f"{what} per step and layer\n(mean of the last {window} steps)")
-        axes.set_ylim(bottom=0)
+        from_zero(axes)
         axes.margins(x=0.01)
         what = "Modelled swap-in time" if timed else "Misses in the hot buffer"
         axes.set_title(what + f", {policies[0]}" * (len(policies) == 1))
         put_origin(axes, provenance)
         band = "\n(band: 10-90 % of them)" if banded else ""
-        legend_beside(axes, f"mean of {int(curves['layers'].max())} layers{band}")
+        legend_beside(axes, f"mean of {layers} layers{band}" if layers > 1 else "one layer")
     return axes
 
 
@@ -86,8 +90,8 @@ def miss_ratio(rows: pd.DataFrame, *, axes: "Axes | None" = None) -> "Axes":
                 label=policy,
             )
         sizes = sorted(sums["buffer"].unique())
-        axes.set_xticks(sizes, [f"{size:,}" for size in sizes])
-        axes.set_ylim(bottom=0)
+        axes.set_xticks(sizes, spaced(sizes, [f"{size:,}" for size in sizes]))
+        from_zero(axes)
         axes.set_xlabel("hot buffer (slots per request and layer)")
         axes.set_ylabel("misses (% of demanded positions)")
         axes.set_title("Miss ratio by buffer size")
@@ -123,13 +127,16 @@ def policy_bars(rows: pd.DataFrame, *, axes: "Axes | None" = None) -> "Axes":
             )
             labels = ["" if np.isnan(value) else f"{100 * value:+.0f}%" for value in own["regret"]]
             axes.bar_label(bars, labels, rotation=90, padding=2, fontsize=6.5)
-        axes.set_xticks(range(len(sizes)), [f"B = {size:,}" for size in sizes])
+        axes.set_xticks(range(len(sizes)), [f"{size:,}" for size in sizes])
+        if len(sizes) > _MOST_LEVEL:
+            axes.tick_params(axis="x", rotation=45)
+        axes.set_xlabel("hot buffer (slots per request and layer)")
         axes.grid(axis="x", visible=False)
         axes.margins(y=0.15)
         axes.set_ylabel("misses per step and layer")
         known = sums["regret"].notna().any()
-        axes.set_title("Misses by policy" + " (on the bars: more than the optimum)" * bool(known))
-        legend_beside(axes)
+        axes.set_title("Misses by policy")
+        legend_beside(axes, "on the bars:\nmore than the\noptimum" * bool(known))
         put_origin(axes, origin(rows))
     return axes
 

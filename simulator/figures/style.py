@@ -3,7 +3,7 @@
 Colours are those of Okabe and Ito, which colour-blind readers tell apart; every line also has a
 dash pattern or a marker of its own, so that a figure survives a greyscale printer."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from itertools import cycle
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pandas as pd
 
 from hisparse_sim.policies import POLICIES
+from hisparse_sim.simulator.metrics import blocks_of
 from hisparse_sim.traces import atomic_path
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 HATCHES = ("", "////", "....", "\\\\\\\\", "xx", "--", "")
 SUFFIXES = (".png", ".svg", ".pdf")
 SYNTHETIC = "synthetic"
+_LONGEST_NAME = 36  # letters in a legend
 STYLE: Any = {
     "axes.axisbelow": True,
     "axes.grid": True,
@@ -81,7 +83,8 @@ def origin(table: pd.DataFrame) -> str:
     if "provenance" not in table:
         return which
     kinds = ", ".join(map(str, dict.fromkeys(table["provenance"])))
-    return f"{kinds} {which}"
+    blocks = blocks_of(table)
+    return f"{kinds} {which}" + f"; positions are {blocks}" * bool(blocks)
 
 
 def put_origin(axes: "Axes", text: str) -> None:
@@ -95,6 +98,30 @@ def put_origin(axes: "Axes", text: str) -> None:
         color="#A30000" if loud else "0.35",
         weight="bold" if loud else "normal",
     )
+
+
+def from_zero(axes: "Axes", room: float = 1.05) -> None:
+    """Let the y axis go from 0 to `room` times the largest value, so that no marker is cut."""
+    top = float(axes.dataLim.y1)
+    axes.set_ylim(0, room * top if 0 < top < float("inf") else 1)
+
+
+def shortened(name: str) -> str:
+    """Return the end of a name that is too long for a legend, which would leave no figure."""
+    return name if len(name) <= _LONGEST_NAME else "…" + name[1 - _LONGEST_NAME :]
+
+
+def spaced(places: Sequence[float], labels: Sequence[str], room: float = 0.11) -> list[str]:
+    """Return labels of ticks without those that would touch; `places` ascending, `room`: the share
+    of the axis that a label takes. The first and the last one stay."""
+    near = room * (places[-1] - places[0])
+    shown, last = [], float("-inf")
+    for place, label in zip(places, labels, strict=True):
+        stays = place - last >= near and (place == places[-1] or places[-1] - place >= near)
+        stays = stays or place in (places[0], places[-1])
+        shown.append(label if stays else "")
+        last = place if stays else last
+    return shown
 
 
 def legend_beside(axes: "Axes", title: str = "") -> None:
