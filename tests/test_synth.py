@@ -204,6 +204,29 @@ def test_shapes_are_traces(tmp_path: Path, name: str) -> None:
     assert trace.metadata.provenance == "synthetic"
 
 
+@pytest.mark.parametrize(
+    ("changes", "requests", "message"),
+    [
+        ({"top_k": 99_999_999_999}, 1, "top_k is 99999999999, expected less than 2"),
+        ({"prompt_len": 2**31 - 50}, 1, "40 steps behind a prompt of 2147483598 tokens take"),
+        ({"steps": 2**31 - 2000}, 1, "of memory at least, and this machine has"),
+        ({}, 10**9, "the names of 1000000000 requests take"),
+    ],
+)
+def test_what_no_memory_holds_is_refused_before_it_is_tried(
+    changes: dict[str, int],
+    requests: int,
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pages = {"SC_PHYS_PAGES": 2**21, "SC_PAGE_SIZE": 4096}  # 8 GiB
+    monkeypatch.setattr("os.sysconf", pages.__getitem__, raising=False)
+    with pytest.raises(TraceError, match=message):
+        synthesize(tmp_path / "t", reshaped(SMALL, **changes), requests=requests)
+    assert not list(tmp_path.iterdir())
+
+
 def test_impossible_shapes() -> None:
     with pytest.raises(ValueError, match="unknown shape 'x'; known are cyclic"):
         generate_shape("x")

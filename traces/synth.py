@@ -34,6 +34,7 @@ import numpy as np
 from hisparse_sim.traces.demand import Demand, Ints
 from hisparse_sim.traces.errors import TraceError
 from hisparse_sim.traces.metadata import Metadata
+from hisparse_sim.traces.room import refuse_too_large
 from hisparse_sim.traces.units import block_unit
 
 PROFILES_PATH = Path(__file__).parent / "data" / "synth_profiles.json"
@@ -191,6 +192,7 @@ def synthesize(
             )
     if requests < 1:
         raise TraceError(f"{requests} requests were asked for, and a trace has at least one")
+    refuse_too_large(128.0 * requests, f"the names of {requests} requests")
     names = [f"synth-{number}" for number in range(requests)]
     known = profiles().get(profile.name)
     parts = (
@@ -236,6 +238,13 @@ def _check(profile: Profile) -> None:
         raise TraceError("prompt_len and steps together must stay below 2^31")
     if profile.num_layers > 2**15:
         raise TraceError(f"num_layers is {profile.num_layers}, expected at most {2**15}")
+    if profile.top_k >= 2**31:
+        raise TraceError(f"top_k is {profile.top_k}, expected less than 2^31")
+    context = -(-(profile.prompt_len + profile.steps) // profile.tokens_per_position)
+    refuse_too_large(
+        16.0 * context + 28.0 * profile.steps + 4.0 * profile.steps * min(context, profile.top_k),
+        f"{profile.steps} steps behind a prompt of {profile.prompt_len} tokens",
+    )
 
 
 def _lengths(profile: Profile) -> tuple[int, Ints]:
