@@ -156,6 +156,9 @@ def test_the_fit_stands_in_the_file(tmp_path: Path) -> None:
     assert notes["fit"] == profile.fit
     assert "not for this file" in notes["fit_holds"]
     assert notes["parameters"]["noise"] == profile.parameters.noise
+    synthesize(path, get_profile("qsa"), layers=[5])
+    notes = open_trace(path).metadata.notes
+    assert notes["fit_holds"] == "over all 12 layers, of which this file has 1"
 
 
 def test_impossible_requests(tmp_path: Path) -> None:

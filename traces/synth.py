@@ -145,16 +145,16 @@ def generate(profile: Profile, layer: int, *, request: str = "synth-0", seed: in
     return Demand(request, layer, prompt_len, steps, lengths, offsets, positions[:-1])
 
 
-def metadata(profile: Profile, requests: list[str], seed: int, shipped: bool = True) -> Metadata:
-    """Return the metadata of a generated file; `shipped` = the fit belongs to these values."""
+def metadata(profile: Profile, requests: list[str], seed: int, caveat: str = "") -> Metadata:
+    """Return the metadata of a generated file; `caveat` says why the fit is not this file's own."""
     notes: dict[str, Any] = {
         "profile": profile.name,
         "seed": seed,
         "parameters": asdict(profile.parameters),
         "fit": profile.fit,
     }
-    if not shipped:
-        notes["fit_holds"] = "not for this file: its shape is not the one that was fitted"
+    if caveat:
+        notes["fit_holds"] = caveat
     return Metadata(
         model=profile.model,
         provenance="synthetic",
@@ -194,13 +194,17 @@ def synthesize(
         raise TraceError(f"{requests} requests were asked for, and a trace has at least one")
     refuse_too_large(128.0 * requests, f"the names of {requests} requests")
     names = [f"synth-{number}" for number in range(requests)]
-    known = profiles().get(profile.name)
+    caveat = ""
+    if profile != profiles().get(profile.name):
+        caveat = "not for this file: its shape is not the one that was fitted"
+    elif len(layers) < profile.num_layers:
+        caveat = f"over all {profile.num_layers} layers, of which this file has {len(layers)}"
     parts = (
         generate(profile, layer, request=name, seed=seed) for name in names for layer in layers
     )
     write_parts(
         path,
-        metadata(profile, names, seed, shipped=profile == known),
+        metadata(profile, names, seed, caveat),
         parts,
         requests * len(layers),
         progress,
