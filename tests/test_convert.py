@@ -144,7 +144,8 @@ def test_jsonl_round_trip(
     order.shuffle(lines)
     source = tmp_path / "rows.jsonl"
     source.write_text("\n\n".join(map(json.dumps, lines)))
-    convert(source, tmp_path / "out.parquet", provenance="dsa-serving")
+    known = {} if prompt_len else {"prompt_len": 0}  # a row of the first token is the prompt's
+    convert(source, tmp_path / "out.parquet", provenance="dsa-serving", **known)
     check(tmp_path / "out.parquet", array, prompt_len, prompt_len)
 
 

@@ -169,7 +169,7 @@ def test_only_minus_one_is_padding(tmp_path: Path) -> None:
         ([{}, {}], {}, "step 0: the step has more than one row"),
         ([{}, {"step_idx": 2}], {}, "steps may have no gaps"),
         ([{"selected_token_pos": [30]}], {}, "position 30 is outside"),
-        ([{}], {"prompt_len": 20}, "not above prompt_len 20"),
+        ([{}], {"prompt_len": 20}, "has no seq_len_current above --prompt-len 20"),
         ([{}], {"top_k": 1}, "lists 2 positions, but top_k is 1"),
     ],
 )

@@ -1,7 +1,7 @@
 """From what an engine returned, (rows, layers, top_k) numbers, to the demands of a trace.
 
-Row r of such an array is the query at position `first_position + r`; it chose among the positions
-up to and including its own, so its `seq_len` is one more than its position.
+Row r of such an array is the query at token `first_position + r`; it chose among the positions up
+to and including its own, so its `seq_len` is one more than its position.
 """
 
 import operator
@@ -55,12 +55,14 @@ def demands(
     layer_types: Sequence[str] | None = None,
     remedy: str = REMEDY,
     complete: bool = True,
+    tokens: int = 1,
 ) -> Iterator[Demand]:
     """Yield the decode rows (position >= `prompt_len`) layer by layer; one is in memory at a time.
 
     -1 is padding. `layers` numbers the second axis, which else counts from 0. With `layer_types`
     (of the model, "full" or "shared") a shared layer must repeat the full one before it. With
-    `complete` every row must list as many positions as there are, up to top_k.
+    `complete` every row must list as many positions as there are, up to top_k. With `tokens` above
+    1 a position of the array is a block of so many; `first_position` and `prompt_len` stay tokens.
 
     Raises TraceError, beginning with `place`, if a row lists anything but distinct positions of
     its own past, or too few of them: physical slots look like that.
@@ -73,9 +75,10 @@ def demands(
             f"{place} has {len(array)} rows for a prompt of {prompt_len} tokens, so none is a "
             f"decode step; generate at least two tokens"
         )
-    seq_len = np.arange(rows, dtype=np.int64) + (first_position + skipped + 1)
-    if seq_len[-1] > MOST_TOKENS:
+    queries = np.arange(rows, dtype=np.int64) + (first_position + skipped)
+    if queries[-1] >= MOST_TOKENS:
         raise TraceError(f"{place} has more than {MOST_TOKENS} tokens")
+    seq_len = queries // tokens + 1
     steps = np.arange(rows, dtype=np.int32)
     anchor, anchored = -1, np.empty(0)
     count = array.shape[1]
@@ -96,7 +99,7 @@ def demands(
                 _check_repeats(listed, anchored, f"{place}, layer {layer}", anchor)
         offsets = np.arange(0, listed.size + 1, listed.shape[1], dtype=np.int64)
         lists, _ = strip_padding(Ragged(offsets, listed.astype(np.int32).ravel()))
-        yield Demand(request, layer, prompt_len, steps, seq_len.astype(np.int32), *lists)
+        yield Demand(request, layer, prompt_len // tokens, steps, seq_len.astype(np.int32), *lists)
 
 
 def _check_repeats(listed: Any, anchored: Any, place: str, anchor: int) -> None:

@@ -207,7 +207,9 @@ def sglang(
 @force_option
 @click.option("--model", default="", help="Name, for the metadata.")
 @click.option("--dataset", default="", help="Where the prompts come from, for the metadata.")
-@click.option("--prompt-len", type=click.IntRange(0), help="Tokens of the prompt.")
+@click.option(
+    "--prompt-len", type=click.IntRange(0), help="Tokens of the prompt, whose rows are left out."
+)
 @config_option
 @click.option("--layers", "num_layers", type=click.IntRange(1), help="Layers of the model.")
 @click.option("--top-k", type=click.IntRange(1), help="Positions that a row lists at most.")
@@ -225,6 +227,13 @@ def sglang(
     "[default: 0 in answers, --prompt-len in arrays]",
 )
 @click.option("--request", help="Id of the request, where the file holds one.")
+@click.option(
+    "--unit",
+    default="token",
+    show_default=True,
+    help="What a position of the file counts: token, or block4 (or another number) for blocks of 4 "
+    "tokens. Lengths (--prompt-len, --first-position, seq_len_current) are tokens all the same.",
+)
 @provenance_option
 @quiet_option
 def convert(
@@ -243,9 +252,12 @@ def convert(
     hisparse-sim trace convert rows.npy --prompt-len 32768 --provenance dsa-serving -o rows.parquet
     """
     from hisparse_sim.traces.convert import convert as run
+    from hisparse_sim.traces.importers.prompt_rows import LEFT_OUT
 
     refuse_replacing(output, force, [source])
-    run(source, output, form, warn=lambda doubt: note(f"warning: {doubt}", False), **options)
+    made = run(source, output, form, warn=lambda doubt: note(f"warning: {doubt}", False), **options)
+    if left_out := made.notes.get(LEFT_OUT):
+        note(f"left out {left_out:,} rows of the prompt, counted over all layers", quiet)
     note(f"wrote {output}", quiet)
 
 

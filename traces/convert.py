@@ -11,9 +11,11 @@ from hisparse_sim.traces.demand import Demand
 from hisparse_sim.traces.errors import TraceError
 from hisparse_sim.traces.files import printable, refuse_input, refuse_unwritable
 from hisparse_sim.traces.importers import Options, get_importer
+from hisparse_sim.traces.importers.answers import BARE
 from hisparse_sim.traces.importers.importer import FLAGS, Importer
 from hisparse_sim.traces.metadata import PROVENANCES, Metadata
 from hisparse_sim.traces.model_config import configured
+from hisparse_sim.traces.units import TOKEN
 from hisparse_sim.traces.writer import TraceWriter
 
 
@@ -71,6 +73,7 @@ def convert(
             source=importer.source,
             dataset=dataset,
             layer_types=options.get("layer_types"),
+            unit=options.get("unit", TOKEN),
             order="indexer",
             prompt_len=imported.prompt_len,
             created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -121,4 +124,6 @@ def guess_form(source: Path) -> str:
         ):
             if key in head:
                 return form
+        if b'"indexer_topk"' in head:
+            raise TraceError(f"{source} {BARE}")
     raise TraceError(f"{source}: name its format with --from, nothing in it tells")

@@ -24,6 +24,12 @@ def block_unit(tokens: int) -> str:
     return TOKEN if tokens == 1 else f"block{tokens}"
 
 
+def tokens_of(unit: str) -> int:
+    """Return how many tokens a position of this unit holds."""
+    block = _BLOCK.fullmatch(unit)
+    return int(block[1]) if block else 1
+
+
 def is_unit(value: Any) -> bool:
     """Return whether metadata may name this unit."""
     return isinstance(value, str) and (value == COMPRESSED or can_be_replayed(value))

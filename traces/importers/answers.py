@@ -13,6 +13,13 @@ from hisparse_sim.traces.importers.importer import scratch_errors, write_scratch
 _CHUNK_BYTES = 1 << 20
 
 
+BARE = (
+    "has indexer_topk without the answer around it, which counts the tokens: save the whole answer "
+    '(SGLang: "meta_info" with "indexer_topk", "prompt_tokens" and "completion_tokens"; vLLM: '
+    '"choices" with "indexer_topk", and "usage" with "prompt_tokens")'
+)
+
+
 def read_answers(path: Path, key: str, scratch: Path) -> Iterator[tuple[Any, dict[int, Path]]]:
     """Yield every JSON text of a file with the scratch files of its values, by their numbers.
 
@@ -82,3 +89,9 @@ def scratch_of(found: Any, values: dict[int, Path]) -> Path | None:
     """Return the scratch file that stands for a value, None if it is another value."""
     number = value_at(found, "base64")
     return values.get(number) if isinstance(number, int) else None
+
+
+def refuse_bare(answer: Any, place: str) -> None:
+    """Raise TraceError for `indexer_topk` without the answer around it."""
+    if value_at(answer, "indexer_topk") is not None:
+        raise TraceError(f"{place} {BARE}")

@@ -15,16 +15,13 @@ from typing import Any
 import numpy as np
 from numpy.lib.format import MAGIC_PREFIX
 
-from hisparse_sim.traces.demand import Longs
 from hisparse_sim.traces.errors import TraceError
 from hisparse_sim.traces.files import printable
 from hisparse_sim.traces.importers.importer import Imported, Importer, Options, write_scratch
+from hisparse_sim.traces.importers.prompt_rows import ROWS_READ, sign_of_prompt
 from hisparse_sim.traces.importers.returned import Returned, imported
 
 _LARGEST_RATIO = 100  # positions of a real trace shrink to a tenth at best
-
-_ROWS_READ = 64  # to see where an array begins
-_ROWS_TRUSTED = 8  # so many that agree are no chance
 
 _REMEDY = "check --prompt-len, and --first-position if row 0 is not the first decode step"
 
@@ -129,52 +126,38 @@ def _read(path: Path, options: Options) -> Imported:
     doubts: tuple[str, ...] = ()
     if first is None:
         first = options.prompt_len
-        doubts = _doubts(path, array[: min(_ROWS_READ, first), 0].astype(np.int64), first)
+        doubts = _doubts(path, array, first, options.tokens)
     found = [Returned(printable(path.stem), options.prompt_len, array.shape, lambda: array)]
     read = imported(path, found, options, first_position=first, remedy=_REMEDY, complete=False)
     return replace(read, doubts=doubts)
 
 
-def _doubts(path: Path, rows: Longs, prompt_len: int) -> tuple[str, ...]:
+def _doubts(path: Path, array: Any, prompt_len: int, tokens: int) -> tuple[str, ...]:
     """Return what speaks against row 0 as the first decode step.
 
-    `rows` are the first of one layer, at most as many as the prompt has. Raises TraceError if they
-    can only be the prompt's.
+    Raises TraceError if the first rows can only be the prompt's.
     """
-    if len(rows) == 0:
+    rows = array[: min(ROWS_READ, prompt_len), 0].astype(np.int64)  # the prompt has no more
+    seq_len = (prompt_len + np.arange(len(rows))) // tokens + 1
+    sign = sign_of_prompt(rows, seq_len, array.shape[2], tokens)
+    if sign is None:
         return ()
-    expected = np.minimum(rows.shape[1], prompt_len + 1 + np.arange(len(rows)))
-    newest = rows.max(axis=1)
-    head = np.unique(rows[0][rows[0] >= 0])
-    query, why = None, ""
-    if 0 < len(head) < expected[0] and head[-1] == len(head) - 1:
-        # A query within top_k lists its whole past.
-        query, why = newest[0], f"row 0 lists nothing but the positions up to {newest[0]}"
-    elif len(rows) >= _ROWS_TRUSTED and (newest <= np.arange(len(rows))).all():
-        query, why = 0, f"of its first {len(rows)} none lists a position above its own number"
-    if query is not None:
+    query = None if sign.query is None else sign.query * tokens
+    if sign.certain:
         raise TraceError(
-            f"{path} begins with rows of the prompt ({why}): give --first-position {query}, and "
-            f"those before position {prompt_len} are left out, or --first-position {prompt_len} "
-            f"if row 0 is the first decode step all the same"
+            f"{path} begins with rows of the prompt ({sign.what}): give --first-position {query}, "
+            f"and those before position {prompt_len} are left out, or --first-position "
+            f"{prompt_len} if row 0 is the first decode step all the same"
         )
-    counts = (rows >= 0).sum(axis=1)
-    if (counts < expected).any():
-        row = int((counts < expected).argmax())
+    if query is None:
         return (
-            f"{path}, row {row} lists {counts[row]} positions, and a decode step could list "
-            f"{expected[row]}: if the array begins with rows of the prompt, say by "
+            f"{path}, {sign.what}: if the array begins with rows of the prompt, say by "
             f"--first-position at which position",
         )
-    # The newest token is nearly always listed: so it tells the position of the query.
-    before = newest - np.arange(len(rows))
-    if len(rows) >= _ROWS_TRUSTED and (before == before[0]).all() and before[0] < prompt_len - 1:
-        return (
-            f"{path}: the newest position of row 0 is {before[0]}, rising by 1 a row, and the "
-            f"prompt has {prompt_len} tokens: give --first-position {before[0]} if the query of "
-            f"row 0 stands there",
-        )
-    return ()
+    return (
+        f"{path}: {sign.what}, and the prompt has {prompt_len} tokens: give --first-position "
+        f"{query} if the query of row 0 stands there",
+    )
 
 
 ARRAY = Importer(

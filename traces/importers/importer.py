@@ -9,6 +9,7 @@ from typing import Any, BinaryIO
 from hisparse_sim.traces.captured import MOST_LAYERS, MOST_TOKENS, whole
 from hisparse_sim.traces.demand import Demand
 from hisparse_sim.traces.errors import TraceError
+from hisparse_sim.traces.units import TOKEN, can_be_replayed, tokens_of
 
 # What the command line calls an option, where that is not its name.
 FLAGS = {"num_layers": "--layers", "layers": "--layer", "first_position": "--first-position",
@@ -31,12 +32,17 @@ class Options:
     first_position: int | None = None  # of the query in row 0
     request: str | None = None  # id, where the file holds one request
     layer_types: Sequence[str] | None = None  # [num_layers], "full" or "shared"
+    unit: str = TOKEN  # of the positions in the file; prompt_len and first_position are tokens
 
     def __post_init__(self) -> None:
         for name, least in _LEAST.items():
             most = MOST_LAYERS if name == "num_layers" else MOST_TOKENS
             if (value := getattr(self, name)) is not None:
                 object.__setattr__(self, name, whole(value, FLAGS[name], least, most))
+        if not can_be_replayed(self.unit):
+            raise ValueError(
+                f"--unit is {self.unit!r}, expected token, or block4 or another number of tokens"
+            )
         if self.layer_types is not None and len(self.layer_types) != self.num_layers:
             raise ValueError(f"{len(self.layer_types)} layer_types are given, for another --layers")
         if self.layers is None:
@@ -52,6 +58,11 @@ class Options:
     def axis(self) -> int | None:
         """Layers of an array in the file, as far as the user said."""
         return self.num_layers if self.layers is None else len(self.layers)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of a position."""
+        return tokens_of(self.unit)
 
 
 @dataclass(frozen=True)

@@ -1,22 +1,24 @@
 """Rows of JSON as instrumented DeepSeek-V3.2 demos print them, one (request, layer, step) a line.
 
 Keys: `request_id`, `layer_id`, `step_idx`, `seq_len_current`, `selected_token_pos` (list, -1 is
-padding); others are ignored. Lines may come in any order. `seq_len_current` counts the newest
-token, unless some row selects just that position: then it is taken not to, in the whole file.
+padding); others are ignored. Lines may come in any order. `seq_len_current` counts the tokens up to
+and including the one being decoded, which so stands at `seq_len_current` - 1, unless some row
+selects just that position `seq_len_current`: then it is taken not to, in the whole file.
 """
 
 import json
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from hisparse_sim.traces.captured import MOST_LAYERS, MOST_TOKENS, checked_id
-from hisparse_sim.traces.demand import Demand
+from hisparse_sim.traces.demand import Demand, Ints, Ragged
 from hisparse_sim.traces.errors import TraceError
 from hisparse_sim.traces.importers.importer import Imported, Importer, Options
+from hisparse_sim.traces.importers.prompt_rows import LEFT_OUT, ROWS_READ, Sign, sign_of_prompt
 from hisparse_sim.traces.importers.row_spool import RowSpool
 
 _WHOLE = {
@@ -38,7 +40,9 @@ class _Line(NamedTuple):
 def _read(path: Path, options: Options) -> Imported:
     spool = RowSpool(options.scratch)
     ids: dict[str, str | int] = {}  # as the file writes them
+    nearest: dict[str, int] = {}  # highest position of any row, from its seq_len_current
     excludes_newest, most = False, 0
+    short = [0, 0]  # rows of the prompt, if seq_len_current is with the newest token or without
     try:
         with path.open("rb") as file:
             number = 0
@@ -54,7 +58,14 @@ def _read(path: Path, options: Options) -> Imported:
                         f"it {ids[request]!r}: write all ids as text, or all as numbers"
                     )
                 positions = np.frombuffer(row.positions, np.int32)
-                excludes_newest |= bool((positions == row.seq_len).any())
+                behind = positions[positions >= 0] - _positions(row.seq_len, options.tokens)
+                excludes_newest |= bool((behind == 0).any())
+                nearest[request] = max(
+                    nearest.get(request, -MOST_TOKENS), int(behind.max(initial=-MOST_TOKENS))
+                )
+                if options.prompt_len is not None:
+                    short[0] += row.seq_len <= options.prompt_len
+                    short[1] += row.seq_len < options.prompt_len
                 most = max(most, int((positions >= 0).sum()))
                 spool.add(request, row.layer, row.step, row.seq_len, row.positions)
     except FileNotFoundError:
@@ -63,18 +74,123 @@ def _read(path: Path, options: Options) -> Imported:
         raise TraceError(f"{path} cannot be read: {error.strerror or error}") from error
     if not ids:
         raise TraceError(f"{path} holds no rows")
-    notes = {"seq_len_current": f"{'without' if excludes_newest else 'with'} the newest token"}
-    lengths = {} if options.prompt_len is None else dict.fromkeys(ids, options.prompt_len)
-    parts = _parts(spool, int(excludes_newest), options.prompt_len)
-    return Imported(parts, options.top_k or max(1, most), options.num_layers, lengths, notes)
+    width = options.top_k or max(1, most)
+    notes: dict[str, Any] = {
+        "seq_len_current": f"{'without' if excludes_newest else 'with'} the newest token"
+    }
+    lengths = {}
+    if options.prompt_len is not None:
+        lengths = dict.fromkeys(ids, options.prompt_len // options.tokens)
+    rows = _Rows(path, spool, int(excludes_newest), options)
+    doubts = rows.doubts(width)
+    wanted = 0 if excludes_newest and options.tokens == 1 else -1
+    doubts += _far_behind(path, [each for each in nearest if nearest[each] < wanted])
+    if short[excludes_newest]:
+        notes[LEFT_OUT] = short[excludes_newest]
+    return Imported(rows.parts(), width, options.num_layers, lengths, notes, doubts)
 
 
-def _parts(spool: RowSpool, more: int, prompt_len: int | None) -> Iterator[Demand]:
-    for request, layer in spool.parts():
-        step, seq_len, lists = spool.read(request, layer)
-        seq_len += more
-        first = int(seq_len[0]) - 1 if prompt_len is None else prompt_len
-        yield Demand(request, layer, first, step, seq_len, *lists)
+class _Rows:
+    """The rows of a file once all are read, without those of the prompt where its length is given.
+
+    All methods raise TraceError if a (request, layer) has no row of decode.
+    """
+
+    def __init__(self, path: Path, spool: RowSpool, more: int, options: Options) -> None:
+        """`more`: tokens that every seq_len_current is short of."""
+        self._path, self._spool, self._more = path, spool, more
+        self._prompt_len, self._tokens = options.prompt_len, options.tokens
+
+    def parts(self) -> Iterator[Demand]:
+        """Yield the demands, in positions."""
+        for request, layer in self._spool.parts():
+            step, seq_len, lists = self._decode(request, layer)
+            first = int(seq_len[0]) - 1
+            if self._prompt_len is not None:
+                first = self._prompt_len // self._tokens
+            yield Demand(request, layer, first, step, seq_len, *lists)
+
+    def doubts(self, width: int) -> tuple[str, ...]:
+        """Return what speaks against the first row of a request as its first decode step.
+
+        Raises TraceError if it can only be the prompt's, and --prompt-len does not say otherwise.
+        """
+        found: list[str] = []
+        for request, layer in self._spool.first_parts():
+            _, seq_len, (offsets, values) = self._decode(request, layer)
+            given = self._prompt_len is not None
+            count = min(ROWS_READ, len(seq_len), max(1, int(seq_len[0]) * self._tokens))
+            heads = [values[offsets[row] : offsets[row + 1]] for row in range(count)]
+            sign = sign_of_prompt(heads, seq_len[:count].astype(np.int64), width, self._tokens)
+            place = f"{self._path}: request {request!r}, layer {layer}"
+            if not given and not (sign and sign.certain):
+                sign = _begins_early(int(seq_len[0]), width, self._tokens) or sign
+            if sign is None:
+                continue
+            if sign.certain and not given:
+                raise TraceError(
+                    f"{place} begins with rows of the prompt ({sign.what}): give --prompt-len, and "
+                    f"rows with a seq_len_current up to it are left out (0 if there was no prompt)"
+                )
+            if not given:
+                found.append(
+                    f"{place}, {sign.what}: if the file holds rows of the prompt, give "
+                    f"--prompt-len, and they are left out"
+                )
+            elif sign.certain:
+                found.append(f"{place} looks like rows of the prompt ({sign.what}), though its "
+                             f"seq_len_current is above --prompt-len")  # fmt: skip
+        return _first_of(found)
+
+    def _decode(self, request: str, layer: int) -> tuple[Ints, Ints, Ragged]:
+        """Return step, seq_len and positions of a part."""
+        step, seq_len, lists = self._spool.read(request, layer)
+        length = seq_len.astype(np.int64) + self._more  # tokens
+        if self._prompt_len is not None:
+            kept = length > self._prompt_len
+            if not kept.any():
+                raise TraceError(
+                    f"{self._path}: request {request!r}, layer {layer} has no seq_len_current "
+                    f"above --prompt-len {self._prompt_len}, so no row is a decode step"
+                )
+            if not kept.all():
+                counts = np.diff(lists.offsets)
+                ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts[kept])])
+                lists = Ragged(ends, lists.values[np.repeat(kept, counts)])
+                step, length = step[kept], length[kept]
+        return step, _positions(length, self._tokens).astype(np.int32), lists
+
+
+def _begins_early(seq_len: int, width: int, tokens: int) -> Sign | None:
+    if seq_len == 1 and tokens == 1:
+        return Sign(True, "row 0 is the query of the first token, which every prompt has")
+    if seq_len < width:
+        what = f"row 0 has only {seq_len} positions to choose from, and rows list up to {width}"
+        return Sign(False, what)
+    return None
+
+
+def _far_behind(path: Path, requests: Sequence[str]) -> tuple[str, ...]:
+    return _first_of(
+        [
+            f"{path}: request {request!r} never lists its newest token, which nearly every "
+            f"step of an indexer does: check that seq_len_current counts the tokens up to and "
+            f"including the one being decoded, whose position is seq_len_current - 1"
+            for request in requests
+        ]
+    )
+
+
+def _first_of(doubts: list[str]) -> tuple[str, ...]:
+    """Return the first, and how many other requests have one: there may be thousands."""
+    if len(doubts) < 2:
+        return tuple(doubts)
+    return (f"{doubts[0]} (the same of {len(doubts) - 1} other requests)",)
+
+
+def _positions(length: Any, tokens: int) -> Any:
+    """Return the positions that so many tokens take, the last of which may be half full."""
+    return -(-length // tokens)
 
 
 def _parsed(line: bytes, place: str) -> _Line:

@@ -8,6 +8,7 @@ from hisparse_sim.traces.captured import MOST_LAYERS, REMEDY, checked_id, demand
 from hisparse_sim.traces.demand import Demand
 from hisparse_sim.traces.errors import TraceError
 from hisparse_sim.traces.importers.importer import Imported, Options
+from hisparse_sim.traces.importers.prompt_rows import LEFT_OUT
 
 
 class Returned(NamedTuple):
@@ -47,7 +48,7 @@ def imported(
     for each in found:
         if checked_id(each.request, f"{path}: the id of a request") in lengths:
             raise TraceError(f"{path} holds the request {each.request!r} twice")
-        lengths[each.request] = each.prompt_len
+        lengths[each.request] = each.prompt_len // options.tokens
 
     def parts() -> Iterator[Demand]:
         for each in found:
@@ -61,11 +62,14 @@ def imported(
                 layer_types=options.layer_types,
                 remedy=remedy,
                 complete=complete,
+                tokens=options.tokens,
             )
 
     # Layers that are named may be some of the model's; else the file has them all.
     num_layers = options.num_layers or (count if options.layers is None else None)
-    return Imported(parts(), options.top_k or width, num_layers, lengths)
+    left_out = sum(count * max(0, each.prompt_len - first_position) for each in found)
+    notes = {LEFT_OUT: left_out} if left_out else None
+    return Imported(parts(), options.top_k or width, num_layers, lengths, notes)
 
 
 def _layers(count: int, options: Options, place: str) -> Sequence[int]:

@@ -54,6 +54,11 @@ class RowSpool:
             for layer in sorted(layers):
                 yield request, layer
 
+    def first_parts(self) -> Iterator[tuple[str, int]]:
+        """Yield every request with its lowest layer."""
+        for request, layers in self._groups.items():
+            yield request, min(layers)
+
     def read(self, request: str, layer: int) -> tuple[Ints, Ints, Ragged]:
         """Return step, seq_len and positions of one (request, layer), by step."""
         group = self._groups[request][layer]

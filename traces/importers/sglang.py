@@ -13,8 +13,9 @@ from pathlib import Path
 import numpy as np
 
 from hisparse_sim.traces.errors import TraceError
-from hisparse_sim.traces.importers.answers import read_answers, scratch_of, value_at
+from hisparse_sim.traces.importers.answers import read_answers, refuse_bare, scratch_of, value_at
 from hisparse_sim.traces.importers.importer import Imported, Importer, Options
+from hisparse_sim.traces.importers.prompt_rows import prompt_len_of_answer
 from hisparse_sim.traces.importers.returned import Returned, imported
 
 
@@ -50,22 +51,24 @@ def shape_of(
 
 def _read(path: Path, options: Options) -> Imported:
     found: list[Returned] = []
+    first = options.first_position or 0
     for texts, values in read_answers(path, "indexer_topk", options.scratch):
         for answer in texts if isinstance(texts, list) else [texts]:
             place = f"{path}: answer {len(found)}"
             scratch = scratch_of(value_at(answer, "meta_info", "indexer_topk"), values)
             if scratch is None:
+                refuse_bare(answer, place)
                 raise TraceError(
                     f"{place} has no meta_info.indexer_topk: start the server with "
                     f'--enable-return-indexer-topk and send "return_indexer_topk": true'
                 )
             counted = value_at(answer, "meta_info", "prompt_tokens")
-            prompt_len = counted if options.prompt_len is None else options.prompt_len
-            if type(prompt_len) is not int or prompt_len < 0:
-                raise TraceError(f"{place} has no meta_info.prompt_tokens: give --prompt-len")
+            prompt_len = prompt_len_of_answer(
+                options.prompt_len, counted, place, "meta_info.prompt_tokens"
+            )
             output = value_at(answer, "meta_info", "completion_tokens")
             counted = counted if type(counted) is int else prompt_len
-            rows = counted + output - 1 if type(output) is int else None
+            rows = counted + output - 1 - first if type(output) is int else None
             size_bytes = scratch.stat().st_size
             shape = shape_of(size_bytes, rows, options.axis, options.top_k, place)
             name = value_at(answer, "meta_info", "id")
@@ -74,7 +77,7 @@ def _read(path: Path, options: Options) -> Imported:
             found.append(Returned(name, prompt_len, shape, opened))
     if not found:
         raise TraceError(f"{path} holds no answer")
-    return imported(path, found, options, first_position=options.first_position or 0)
+    return imported(path, found, options, first_position=first)
 
 
 SGLANG = Importer(

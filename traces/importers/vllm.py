@@ -10,9 +10,10 @@ from functools import partial
 from pathlib import Path
 
 from hisparse_sim.traces.errors import TraceError
-from hisparse_sim.traces.importers.answers import read_answers, scratch_of, value_at
+from hisparse_sim.traces.importers.answers import read_answers, refuse_bare, scratch_of, value_at
 from hisparse_sim.traces.importers.array import open_npy
 from hisparse_sim.traces.importers.importer import Imported, Importer, Options
+from hisparse_sim.traces.importers.prompt_rows import prompt_len_of_answer
 from hisparse_sim.traces.importers.returned import Returned, imported
 
 _REMEDY = "they are places in the engine's cache, which say nothing about the request's positions"
@@ -22,6 +23,8 @@ def _read(path: Path, options: Options) -> Imported:
     found: list[Returned] = []
     for answer, values in read_answers(path, "indexer_topk", options.scratch):
         choices = value_at(answer, "choices")
+        if choices is None:
+            refuse_bare(answer, str(path))
         for choice in choices if isinstance(choices, list) else []:
             place = f"{path}: choice {len(found)}"
             scratch = scratch_of(value_at(choice, "indexer_topk"), values)
@@ -30,13 +33,10 @@ def _read(path: Path, options: Options) -> Imported:
                     f"{place} has no indexer_topk: start the server with "
                     f"--enable-return-indexer-topk"
                 )
-            prompt_len = options.prompt_len
-            if prompt_len is None:
-                prompt_len = value_at(answer, "usage", "prompt_tokens")
-            if type(prompt_len) is not int or prompt_len < 0:
-                raise TraceError(
-                    f"{place}: the answer has no usage.prompt_tokens: give --prompt-len"
-                )
+            counted = value_at(answer, "usage", "prompt_tokens")
+            prompt_len = prompt_len_of_answer(
+                options.prompt_len, counted, place, "usage.prompt_tokens in its answer"
+            )
             name = value_at(answer, "id")
             name = f"{name if isinstance(name, str) and name else 'choice'}-{len(found)}"
             shape = open_npy(scratch, place).shape

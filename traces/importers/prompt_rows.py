@@ -1,0 +1,81 @@
+"""Rows of the prompt among those of decode: what tells them, for all importers.
+
+A prompt is read in a pass of its own, mostly dense and without a buffer: taken for decode steps,
+its rows change every figure of a replay.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hisparse_sim.traces.demand import Longs
+from hisparse_sim.traces.errors import TraceError
+
+ROWS_READ = 64  # to see where rows begin
+_ROWS_TRUSTED = 8  # so many that agree are no chance
+
+LEFT_OUT = "prompt_rows_left_out"  # in the notes of a trace: (request, layer, step) rows
+
+
+class Sign(NamedTuple):
+    """What speaks for rows of the prompt."""
+
+    certain: bool
+    what: str  # a clause that begins with the row
+    query: int | None = None  # position of the query in row 0, where the rows tell it
+
+
+def sign_of_prompt(
+    rows: Sequence[Any],  # of integers, the first of one layer; -1 is padding
+    seq_len: Longs,  # [rows] positions, by what the file or the user says
+    width: int,  # most positions that a row lists
+    tokens: int = 1,  # of a position
+) -> Sign | None:
+    """Return what speaks against the rows as decode steps of that length, None if nothing does."""
+    if len(rows) == 0:
+        return None
+    expected = np.minimum(width, seq_len)
+    newest = np.array([int(max(row, default=-1)) for row in rows])
+    counts = np.array([int((row >= 0).sum()) for row in rows])
+    numbers = np.arange(len(rows))
+    if 0 < counts[0] < expected[0] and newest[0] == counts[0] - 1:
+        # A query within top_k lists its whole past.
+        why = f"row 0 lists nothing but the positions up to {newest[0]}"
+        return Sign(True, why, int(newest[0]))
+    if len(rows) >= _ROWS_TRUSTED and (newest <= numbers // tokens).all():
+        why = f"of its first {len(rows)} none lists a position above its own number"
+        return Sign(True, why, 0)
+    if (counts < expected).any():
+        row = int((counts < expected).argmax())
+        return Sign(
+            False,
+            f"row {row} lists {counts[row]} positions, and a decode step could list "
+            f"{expected[row]}",
+        )
+    # The newest token is nearly always listed: so it tells the position of the query.
+    before = newest - numbers
+    rising = len(rows) >= _ROWS_TRUSTED and tokens == 1 and bool((before == before[0]).all())
+    if rising and before[0] < seq_len[0] - 2:
+        return Sign(
+            False, f"the newest position of row 0 is {before[0]}, rising by 1 a row", int(before[0])
+        )
+    return None
+
+
+def prompt_len_of_answer(given: int | None, counted: Any, place: str, key: str) -> int:
+    """Return the prompt of an answer: `given` by the user, else what the answer itself counts.
+
+    Raises TraceError if there is neither, or if rows of the prompt would become decode steps.
+    """
+    known = type(counted) is int and counted >= 0
+    if given is None:
+        if not known:
+            raise TraceError(f"{place} has no {key}: give --prompt-len")
+        return int(counted)
+    if known and given < counted:
+        raise TraceError(
+            f"{place} counts {counted} tokens of its prompt, and with --prompt-len {given} the "
+            f"last {counted - given} would become decode steps: leave it out"
+        )
+    return given
