@@ -295,6 +295,7 @@ def test_a_sweep_without_a_link_says_so(folder: Path) -> None:
 
 
 def test_published_figures_and_measurements(folder: Path, tmp_path: Path) -> None:
+    pytest.importorskip("vl_convert", reason="needs the extra [report]")
     redone, benched = tmp_path / "redone.csv", tmp_path / "bench.json"
     several = tmp_path / "several.json"
     figure = {"what": "a <figure>", "published": 100.0, "ours": 90.0, "error": -0.1}
