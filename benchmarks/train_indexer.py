@@ -29,7 +29,7 @@ from hisparse_sim.traces import models
 from hisparse_sim.traces.errors import TraceError
 from hisparse_sim.traces.huggingface import Prompt, Settings, Tap, capture
 from hisparse_sim.traces.indexer import Indexers, Shape, TrainedIndexer, save
-from hisparse_sim.traces.indexer_training import average, evaluate, train
+from hisparse_sim.traces.indexer_training import average, evaluate, pieces, train
 from hisparse_sim.traces.longbench import load_longbench
 from hisparse_sim.traces.oracle import AttentionOracle
 
@@ -61,11 +61,7 @@ def cut(documents: Sequence[Tokens], length: int, held_out: int, seed: int) -> T
         raise TraceError(
             f"{len(long)} texts have {length} tokens, and {held_out} are held out: give more texts"
         )
-    training = [
-        document[first : first + length]
-        for document in long[:-held_out]
-        for first in range(0, len(document) - length + 1, length)
-    ]
+    training = pieces(long[:-held_out], length)
     random.Random(seed).shuffle(training)
     return Texts(training, [document[:length] for document in long[-held_out:]])
 

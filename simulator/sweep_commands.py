@@ -134,7 +134,6 @@ def sweep(
     """
     from hisparse_sim.simulator.costs import add_costs, add_swap_in, check_costs
     from hisparse_sim.simulator.memory import check_buffer
-    from hisparse_sim.simulator.replaying import default_buffers
     from hisparse_sim.simulator.tables import stamped, write_rows
     from hisparse_sim.simulator.views import show_sweep
 
@@ -156,7 +155,7 @@ def sweep(
     swap_in = choose_swap_in(link, options, model, costs["kv_dtype"])
     ratios = ratios or ((2,) if model_name else ())
     check_costs(ratios, costs["device_pool_gib"], costs["host_gib"])
-    buffers = buffers or default_buffers(max(trace.metadata.top_k for trace in opened))
+    buffers = buffers or buffers_of(opened)
     if ratios and model is not None:
         for size in buffers:
             check_buffer(model, size)
@@ -255,6 +254,7 @@ def curve(
     longest = max((rows_kept(*each, options["steps"]) for each in parts), default=0)
     check_window(longest, window, skip_steps)
     options["keep"] = kept_beside(path if form == "table" else output)
+    buffers = buffers or buffers_of(opened)
     swept = run_sweep(opened, policies or ("lru",), buffers, quiet, regret=False, **options)
     curves = rolling_curves(swept, window, skip_steps, swap_in)
     if form == "table":
@@ -302,10 +302,17 @@ def list_policies(form: str | None, output: Path | None) -> None:
         write_rows(rows, form, output)
 
 
+def buffers_of(opened: Sequence["Trace"]) -> tuple[int, ...]:
+    """Return the buffer sizes of traces for which none are given."""
+    from hisparse_sim.simulator.replaying import default_buffers
+
+    return default_buffers(max(trace.metadata.top_k for trace in opened))
+
+
 def run_sweep(
     opened: Sequence["Trace"],
     policies: Sequence[str] | None,
-    buffers: Sequence[int] | None,
+    buffers: Sequence[int],
     quiet: bool,
     keep: Path | None,
     **options: Any,
@@ -315,9 +322,7 @@ def run_sweep(
     from hisparse_sim.policies import POLICIES
     from hisparse_sim.simulator import sweep as run
     from hisparse_sim.simulator.progress import progress
-    from hisparse_sim.simulator.replaying import default_buffers
 
-    buffers = buffers or default_buffers(max(trace.metadata.top_k for trace in opened))
     for size in buffers:
         if size % 64:
             note(f"buffer {size} is no multiple of 64, which the engine requires", quiet)

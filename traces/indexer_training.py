@@ -182,11 +182,7 @@ def cut(loaded: Loaded, texts: Sequence[Sequence[int]], length: int) -> list[Seq
     """
     refuse_windows(loaded.model)
     attentions_of(loaded.model)
-    sequences = [
-        text[first : first + length]
-        for text in texts
-        for first in range(0, len(text) - length + 1, length)
-    ]
+    sequences = pieces(texts, length)
     if len(sequences) < 2:
         raise TraceError(
             f"training needs at least 2 sequences of {length} tokens behind what is captured, and "
@@ -194,6 +190,15 @@ def cut(loaded: Loaded, texts: Sequence[Sequence[int]], length: int) -> list[Seq
             "capture or shorter sequences"
         )
     return sequences
+
+
+def pieces(texts: Sequence[Sequence[int]], length: int) -> list[Sequence[int]]:
+    """Return the whole sequences of `length` that lie in texts, one behind the other."""
+    return [
+        text[first : first + length]
+        for text in texts
+        for first in range(0, len(text) - length + 1, length)
+    ]
 
 
 def average(qualities: Sequence[Quality]) -> Quality:
