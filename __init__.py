@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hisparse_sim.policies import POLICIES, Policy
-    from hisparse_sim.simulator import Replay, Sweep, locality, replay, sweep
+    from hisparse_sim.simulator.replay import Replay, Sweep, replay, sweep
+    from hisparse_sim.simulator.views.locality_view import locality
     from hisparse_sim.traces import TraceError, open_trace, sample_path
 
 __all__ = [
@@ -30,11 +31,11 @@ __all__ = [
 _ROOM_OF = {
     "POLICIES": "policies",
     "Policy": "policies",
-    "Replay": "simulator",
-    "Sweep": "simulator",
-    "locality": "simulator",
-    "replay": "simulator",
-    "sweep": "simulator",
+    "Replay": "simulator.replay",
+    "Sweep": "simulator.replay",
+    "locality": "simulator.views.locality_view",
+    "replay": "simulator.replay",
+    "sweep": "simulator.replay",
     "TraceError": "traces",
     "open_trace": "traces",
     "sample_path": "traces",

@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hisparse_sim.simulator import replay_part
+from hisparse_sim.simulator.replay import replay_part
 from hisparse_sim.traces import Demand
-from hisparse_sim.traces.locality import adjacent_overlap
-from hisparse_sim.traces.synth import PROFILES_PATH, Parameters, Profile, generate
+from hisparse_sim.traces.locality.measure import adjacent_overlap
+from hisparse_sim.traces.synth.generator import PROFILES_PATH, Parameters, Profile, generate
 
 Vector = NDArray[np.float64]
 

@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from hisparse_sim.traces import open_trace
-from hisparse_sim.traces.convert import convert
+from hisparse_sim.traces.importers.convert import convert
 
 LAYERS, TOP_K = 61, 2048
 DECODED = 501  # rows behind the prompt; it and the prompt are whole groups of three rows

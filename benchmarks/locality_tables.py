@@ -12,10 +12,10 @@ import click
 import pandas as pd
 
 import hisparse_sim as hs
-from hisparse_sim.simulator import figures
-from hisparse_sim.simulator.locality_view import locality_table, missed
+from hisparse_sim.simulator.views import figures
+from hisparse_sim.simulator.views.locality_view import locality_table, missed
 from hisparse_sim.traces import Trace
-from hisparse_sim.traces.options import open_traces
+from hisparse_sim.traces.commands.options import open_traces
 
 BUFFERS = [2048, 4096, 6144, 8192]
 # Column -> (heading, how it is shown), of two tables: one would be too wide for a page.

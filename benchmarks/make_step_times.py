@@ -13,10 +13,10 @@ import sys
 import warnings
 from pathlib import Path
 
-from hisparse_sim.simulator.models import load_model
-from hisparse_sim.simulator.steptimes import ask_aiconfigurator, file_name
+from hisparse_sim.simulator.serving.models import load_model
+from hisparse_sim.simulator.serving.steptimes import ask_aiconfigurator, file_name
 
-FOLDER = Path(__file__).parents[1] / "simulator" / "profiles" / "steptimes"
+FOLDER = Path(__file__).parents[1] / "simulator" / "serving" / "profiles" / "steptimes"
 TABLES = (
     ("glm-5.1", "h200", "dp8-tp8", "bf16"),
     ("glm-5.1", "h200", "dp8-ep8", "bf16"),

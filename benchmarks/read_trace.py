@@ -29,7 +29,7 @@ from machine import describe_machine, describe_versions
 
 from hisparse_sim.traces import Trace, open_trace, sample_path
 from hisparse_sim.traces.demand import Ragged
-from hisparse_sim.traces.rules import check_rows
+from hisparse_sim.traces.file.rules import check_rows
 
 RESULT = Path(__file__).parent / "results" / "read_trace.json"
 

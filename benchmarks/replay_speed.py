@@ -32,7 +32,7 @@ import libcachesim_runner as libcachesim
 import numpy as np
 from machine import describe_machine, describe_versions
 
-from hisparse_sim.simulator import replay_part, sweep
+from hisparse_sim.simulator.replay import replay_part, sweep
 from hisparse_sim.traces import Demand, Part, Trace, open_trace, sample_path
 
 RESULT = Path(__file__).parent / "results" / "replay_speed.json"

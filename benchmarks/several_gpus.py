@@ -12,9 +12,9 @@ from typing import Any
 import click
 import numpy as np
 
-from hisparse_sim.gpu_replay.commands import together_line
-from hisparse_sim.gpu_replay.results import read_rows
-from hisparse_sim.simulator.figures.style import COLOURS, HATCHES, STYLE
+from hisparse_sim.gpu_replay.commands.gpu import together_line
+from hisparse_sim.gpu_replay.bench.results import read_rows
+from hisparse_sim.simulator.views.figures.style import COLOURS, HATCHES, STYLE
 from hisparse_sim.traces import atomic_path
 
 RESULTS = Path(__file__).with_name("results")

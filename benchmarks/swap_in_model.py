@@ -12,8 +12,8 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
-from hisparse_sim.gpu_replay.results import read_rows
-from hisparse_sim.simulator.latency import KERNELS, Link, load_link, swap_in_us
+from hisparse_sim.gpu_replay.bench.results import read_rows
+from hisparse_sim.simulator.serving.latency import KERNELS, Link, load_link, swap_in_us
 from hisparse_sim.traces import atomic_path
 
 RESULTS = Path(__file__).with_name("results")

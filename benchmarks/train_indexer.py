@@ -25,13 +25,13 @@ from typing import Any
 import click
 from machine import describe_machine, describe_versions
 
-from hisparse_sim.traces import models
+from hisparse_sim.traces.capture import models
 from hisparse_sim.traces.errors import TraceError
-from hisparse_sim.traces.huggingface import Prompt, Settings, Tap, capture
-from hisparse_sim.traces.indexer import Indexers, Shape, TrainedIndexer, save
-from hisparse_sim.traces.indexer_training import average, evaluate, pieces, train
-from hisparse_sim.traces.longbench import load_longbench
-from hisparse_sim.traces.oracle import AttentionOracle
+from hisparse_sim.traces.capture.huggingface import Prompt, Settings, Tap, capture
+from hisparse_sim.traces.capture.indexer import Indexers, Shape, TrainedIndexer, save
+from hisparse_sim.traces.capture.indexer_training import average, evaluate, pieces, train
+from hisparse_sim.traces.capture.longbench import load_longbench
+from hisparse_sim.traces.capture.oracle import AttentionOracle
 
 Tokens = Sequence[int]
 
@@ -124,9 +124,9 @@ def loss_by_quarter(loaded: models.Loaded, sequences: Sequence[Tokens]) -> list[
 
 def replayed(path: Path, top_k: int) -> dict[str, Any]:
     """Return overlap and miss rates (%) of a trace, buffers of 1, 2, 3 and 4 times top_k."""
-    from hisparse_sim.simulator import sweep
+    from hisparse_sim.simulator.replay import sweep
     from hisparse_sim.traces import open_trace
-    from hisparse_sim.traces.locality import adjacent_overlap
+    from hisparse_sim.traces.locality.measure import adjacent_overlap
 
     trace = open_trace(path)
     overlaps = [adjacent_overlap(trace.read(part)) for part in trace.parts]

@@ -19,18 +19,17 @@ ROOMS = {
     "hisparse_sim": "The names most used, from one place: `import hisparse_sim as hs`.",
     "hisparse_sim.traces": "Trace files: reading, writing, checking, making.",
     "hisparse_sim.policies": "Who is evicted.",
-    "hisparse_sim.simulator": "Replay and sweeps.",
-    "hisparse_sim.simulator.figures": "Figures of tidy tables.",
-    "hisparse_sim.simulator.report": "The report page.",
+    "hisparse_sim.simulator.replay": "Replay and sweeps.",
+    "hisparse_sim.simulator.views.figures": "Figures of tidy tables.",
+    "hisparse_sim.simulator.views.report": "The report page.",
 }
 MODULES = (
-    "hisparse_sim.simulator.curves",
-    "hisparse_sim.simulator.totals",
-    "hisparse_sim.simulator.locality_view",
-    "hisparse_sim.simulator.latency",
-    "hisparse_sim.simulator.plan",
-    "hisparse_sim.simulator.prediction",
-    "hisparse_sim.traces.locality",
+    "hisparse_sim.simulator.replay.totals",
+    "hisparse_sim.simulator.views.locality_view",
+    "hisparse_sim.simulator.serving.latency",
+    "hisparse_sim.simulator.serving.plan",
+    "hisparse_sim.simulator.serving.prediction",
+    "hisparse_sim.traces.locality.measure",
 )
 
 

@@ -38,7 +38,7 @@ next; empty slots first. A most-recently-used policy, whole:
 
     MRU = Policy("mru", "most recently used", "-", state, lift(use, evict, insert=use))
 
-    simulator.replay("trace.parquet", MRU, 4096)
+    hs.replay("trace.parquet", MRU, 4096)
 
 It costs a search of B slots a miss, written like this; the policies of the package show how to
 avoid that. A lifted policy is compiled anew in every process (its code is not cached on disk), and

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hisparse_sim.traces.capture_sglang import Model, Prompt
+from hisparse_sim.traces.capture.sglang import Model, Prompt
 
 MODEL = Model("DeepSeek-V3.2", num_layers=3, top_k=4)
 JSON = {"Content-Type": "application/json"}

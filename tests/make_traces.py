@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hisparse_sim.traces import Demand, Metadata, TraceWriter
-from hisparse_sim.traces.metadata import KEY
+from hisparse_sim.traces.file.metadata import KEY
 
 
 def metadata(**changes: Any) -> Metadata:

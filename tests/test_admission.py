@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hisparse_sim.simulator.admission import Pool, Rank, Request
+from hisparse_sim.simulator.serving.admission import Pool, Rank, Request
 
 
 def test_rank_takes_pages() -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from reference import Stream, replay, without_newest
 from streams import demand_of
 
-from hisparse_sim.simulator import replay_part
+from hisparse_sim.simulator.replay import replay_part
 
 
 def fewest_misses(stream: Stream, buffer_size: int, start: str) -> int:

@@ -15,8 +15,9 @@ transformers = pytest.importorskip(
 import tiny_models  # noqa: E402
 
 from hisparse_sim.cli import cli  # noqa: E402
-from hisparse_sim.traces import models, open_trace  # noqa: E402
-from hisparse_sim.traces.texts import prepare, python_reference  # noqa: E402
+from hisparse_sim.traces import open_trace
+from hisparse_sim.traces.capture import models
+from hisparse_sim.traces.capture.texts import prepare, python_reference  # noqa: E402
 
 TEXT = "The quick brown fox jumps over the lazy dog. " * 12  # 540 tokens
 
@@ -182,8 +183,8 @@ def test_loading_is_told(llama: Path, tmp_path: Path) -> None:
 def test_an_indexer_of_another_model_is_refused_before_the_weights_are_loaded(
     llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from hisparse_sim.traces import indexer
-    from hisparse_sim.traces.indexer_training import train
+    from hisparse_sim.traces.capture import indexer
+    from hisparse_sim.traces.capture.indexer_training import train
 
     other = tiny_models.loaded(tiny_models.llama(num_hidden_layers=2))
     indexer.save(tmp_path / "i", train(other, [tiny_models.tokens(8)], steps=1))
@@ -214,7 +215,7 @@ def test_python_brings_a_text_along() -> None:
 
 
 def test_sampled_prompts_are_cut_in_the_middle(llama: Path) -> None:
-    from hisparse_sim.traces.models import load
+    from hisparse_sim.traces.capture.models import load
 
     loaded = load(str(llama), dtype="float32", device="cpu")
     prompts, rests = prepare(

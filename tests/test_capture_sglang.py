@@ -13,7 +13,7 @@ import pytest
 from fake_sglang import MODEL, NEW_TOKENS, PROMPTS, FakeServer, Handler, fake, topk
 
 from hisparse_sim.traces import TraceError, open_trace
-from hisparse_sim.traces.capture_sglang import (
+from hisparse_sim.traces.capture.sglang import (
     Model,
     Prompt,
     capture,
@@ -23,8 +23,8 @@ from hisparse_sim.traces.capture_sglang import (
     server_command,
     server_notes,
 )
-from hisparse_sim.traces.model_config import read_config
-from hisparse_sim.traces.sglang_server import Server
+from hisparse_sim.traces.file.model_config import read_config
+from hisparse_sim.traces.capture.sglang_server import Server
 
 __all__ = ["fake"]  # a fixture
 

@@ -99,7 +99,7 @@ def test_costs_by_hand() -> None:
 
 def test_swap_in_time_is_the_mean_over_steps() -> None:
     from hisparse_sim import replay, sample_path
-    from hisparse_sim.simulator.latency import swap_in_us
+    from hisparse_sim.simulator.serving.latency import swap_in_us
 
     options = "--policy lru --buffer 4096 --layer 4,9 --link h200-pcie5 --kernel native --batch 3"
     for extra in ("", " --per-layer"):
@@ -116,7 +116,7 @@ def test_swap_in_time_is_the_mean_over_steps() -> None:
 
 
 def test_profiles_of_ones_own(tmp_path: Path) -> None:
-    from hisparse_sim.simulator import profiles
+    from hisparse_sim.simulator.serving import profiles
 
     shipped = Path(profiles.__file__).with_name("links.toml").read_text()
     own = tmp_path / "mine.toml"

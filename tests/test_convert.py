@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hisparse_sim.traces import TraceError, open_trace
-from hisparse_sim.traces.base64_stream import Extractor
-from hisparse_sim.traces.convert import convert
+from hisparse_sim.traces.importers.base64_stream import Extractor
+from hisparse_sim.traces.importers.convert import convert
 from hisparse_sim.traces.importers import IMPORTERS
 
 quick = settings(

@@ -12,7 +12,7 @@ from test_convert import check, logical, refused, sglang_answer, vllm_answer
 
 from hisparse_sim.cli import cli
 from hisparse_sim.traces import TraceError, open_trace
-from hisparse_sim.traces.convert import convert
+from hisparse_sim.traces.importers.convert import convert
 
 PAGE = Path(__file__).parents[1] / "docs" / "get-a-trace.md"
 

@@ -10,7 +10,7 @@ from test_convert import logical
 
 from hisparse_sim.cli import cli
 from hisparse_sim.traces import TraceError, open_trace
-from hisparse_sim.traces.convert import convert
+from hisparse_sim.traces.importers.convert import convert
 
 
 def converted(folder: Path, array: np.ndarray, **options: Any) -> tuple[list[str], Path]:

@@ -15,8 +15,8 @@ from test_convert import check, logical, refused, sglang_answer, vllm_answer
 
 from hisparse_sim.cli import cli
 from hisparse_sim.traces import TraceError, open_trace
-from hisparse_sim.traces.base64_stream import Extractor
-from hisparse_sim.traces.convert import convert
+from hisparse_sim.traces.importers.base64_stream import Extractor
+from hisparse_sim.traces.importers.convert import convert
 from hisparse_sim.traces.importers import row_spool
 
 ROW: dict[str, Any] = {
@@ -312,7 +312,7 @@ def test_memory_of_rows_is_bounded(tmp_path: Path) -> None:
                     )
     script = (
         "import resource, sys\n"
-        "from hisparse_sim.traces.convert import convert\n"
+        "from hisparse_sim.traces.importers.convert import convert\n"
         "from hisparse_sim.traces.importers import row_spool\n"
         "row_spool.BUFFER_BYTES = 1 << 20\n"
         "convert(sys.argv[1], sys.argv[1] + '.parquet', provenance='synthetic')\n"
@@ -349,7 +349,7 @@ def test_a_full_disk_is_not_the_inputs_fault(tmp_path: Path, name: str) -> None:
         rows(tmp_path, *({"step_idx": step, "seq_len_current": 9} for step in range(2000)))
     script = (
         "import resource, signal, sys\n"
-        "from hisparse_sim.traces.convert import convert\n"
+        "from hisparse_sim.traces.importers.convert import convert\n"
         "from hisparse_sim.traces.importers import row_spool\n"
         "row_spool.BUFFER_BYTES = 16_000\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"

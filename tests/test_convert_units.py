@@ -11,7 +11,7 @@ from test_convert import sglang_answer, vllm_answer
 
 from hisparse_sim.cli import cli
 from hisparse_sim.traces import open_trace, validate
-from hisparse_sim.traces.convert import convert
+from hisparse_sim.traces.importers.convert import convert
 
 PROMPT = 37  # tokens: nine blocks of four and one token of the tenth
 STEPS = 9

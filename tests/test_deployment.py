@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from hisparse_sim.simulator.deployment import (
+from hisparse_sim.simulator.serving.deployment import (
     LOADING_BYTES,
     Deployment,
     pinned_bytes,
     rank_weight_bytes,
     shortages,
 )
-from hisparse_sim.simulator.hardware import hardware_names, load_hardware
-from hisparse_sim.simulator.models import load_model
-from hisparse_sim.simulator.profiles import ProfileError
-from hisparse_sim.simulator.steptimes import LAYOUTS
+from hisparse_sim.simulator.serving.hardware import hardware_names, load_hardware
+from hisparse_sim.simulator.serving.models import load_model
+from hisparse_sim.simulator.serving.profiles import ProfileError
+from hisparse_sim.simulator.serving.steptimes import LAYOUTS
 
 GIB = 1 << 30
 GLM, H200 = load_model("glm-5.1"), load_hardware("h200")

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from hisparse_sim.traces import Demand, Trace, TraceError, open_trace
-from hisparse_sim.traces.export import FORMS, ORACLE_GENERAL, export
+from hisparse_sim.traces.file.export import FORMS, ORACLE_GENERAL, export
 
 ROWS = [[3, 1], [1, 4, 3], [], [1]]
 

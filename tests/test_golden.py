@@ -7,7 +7,7 @@ tests/reference.py gives the same numbers (an hour of plain Python, so not here)
 import pytest
 
 from hisparse_sim.policies import POLICIES
-from hisparse_sim.simulator import sweep
+from hisparse_sim.simulator.replay import sweep
 from hisparse_sim.traces import sample_path
 
 GOLDEN: dict[tuple[str, str, int], int] = {

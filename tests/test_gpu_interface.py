@@ -15,13 +15,15 @@ from reference import replay as reference_replay
 from streams import cases, demand_of
 
 from hisparse_sim.cli import cli
-from hisparse_sim.gpu_replay import build, kernels, native, sglang_kernel
-from hisparse_sim.gpu_replay.batch import make_batch
-from hisparse_sim.gpu_replay.bench import Point, context_of, run_grid, steady_rows, steps_of
-from hisparse_sim.gpu_replay.build import GpuError, build_library
-from hisparse_sim.gpu_replay.pools import scattered_places
-from hisparse_sim.gpu_replay.results import read_machine, read_rows, write_result
-from hisparse_sim.gpu_replay.slots import SlotState
+from hisparse_sim.gpu_replay.kernels import build, get_kernel, native
+from hisparse_sim.gpu_replay.kernels import sglang as sglang_kernel
+from hisparse_sim.gpu_replay.kernels.kernel import check_tensor
+from hisparse_sim.gpu_replay.harness.batch import make_batch
+from hisparse_sim.gpu_replay.bench.grid import Point, context_of, run_grid, steady_rows, steps_of
+from hisparse_sim.gpu_replay.kernels.build import GpuError, build_library
+from hisparse_sim.gpu_replay.harness.pools import scattered_places
+from hisparse_sim.gpu_replay.bench.results import read_machine, read_rows, write_result
+from hisparse_sim.gpu_replay.harness.slots import SlotState
 from hisparse_sim.traces import TraceError, open_trace, sample_path
 
 
@@ -129,9 +131,9 @@ def tensor(dtype="int32", shape=(4, 8), stride=(8, 1), device="cuda"):
     ],
 )
 def test_tensors_are_checked(bad, message):
-    kernels.check_tensor("t", tensor(), ["int32"], [4, 8])
+    check_tensor("t", tensor(), ["int32"], [4, 8])
     with pytest.raises(ValueError, match=message):
-        kernels.check_tensor("t", bad, ["int32"], [4, 8])
+        check_tensor("t", bad, ["int32"], [4, 8])
 
 
 @pytest.mark.parametrize(
@@ -149,7 +151,7 @@ def test_sizes_are_checked(sizes, message):
 
 def test_unknown_kernel_lists_the_known():
     with pytest.raises(ValueError, match="known: sglang, native"):
-        kernels.get_kernel("vllm")
+        get_kernel("vllm")
 
 
 def fake_nvcc(folder, body):
@@ -286,7 +288,7 @@ def test_commands_say_what_is_missing(command, monkeypatch, tmp_path):
 
 def test_help_loads_nothing_heavy():
     code = (
-        "import sys; from hisparse_sim.gpu_replay.commands import gpu; "
+        "import sys; from hisparse_sim.gpu_replay.commands.gpu import gpu; "
         "print([m for m in ('torch', 'numpy', 'pandas', 'numba') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -13,20 +13,21 @@ import pytest
 from click.testing import CliRunner
 
 from hisparse_sim.cli import cli
-from hisparse_sim.gpu_replay import several, together
-from hisparse_sim.gpu_replay.batch import make_batch
-from hisparse_sim.gpu_replay.build import GpuError
-from hisparse_sim.gpu_replay.commands import together_line
-from hisparse_sim.gpu_replay.host_memory import cpus_of, numa_node, shared_file, used_bytes
-from hisparse_sim.gpu_replay.replaying import GpuReplay, _tabulate, merge_replays
-from hisparse_sim.gpu_replay.results import read_rows
-from hisparse_sim.gpu_replay.several import choose_devices, run_together
-from hisparse_sim.gpu_replay.together import Grid, measure_together, merge_parts
-from hisparse_sim.simulator.deployment import Deployment
-from hisparse_sim.simulator.hardware import hardware_names, load_hardware
-from hisparse_sim.simulator.latency import load_link, swap_in_us
-from hisparse_sim.simulator.models import load_model
-from hisparse_sim.simulator.steptimes import LAYOUTS
+from hisparse_sim.gpu_replay.harness import several
+from hisparse_sim.gpu_replay.bench import together
+from hisparse_sim.gpu_replay.harness.batch import make_batch
+from hisparse_sim.gpu_replay.kernels.build import GpuError
+from hisparse_sim.gpu_replay.commands.gpu import together_line
+from hisparse_sim.gpu_replay.harness.host_memory import cpus_of, numa_node, shared_file, used_bytes
+from hisparse_sim.gpu_replay.harness.replaying import GpuReplay, _tabulate, merge_replays
+from hisparse_sim.gpu_replay.bench.results import read_rows
+from hisparse_sim.gpu_replay.harness.several import choose_devices, run_together
+from hisparse_sim.gpu_replay.bench.together import Grid, measure_together, merge_parts
+from hisparse_sim.simulator.serving.deployment import Deployment
+from hisparse_sim.simulator.serving.hardware import hardware_names, load_hardware
+from hisparse_sim.simulator.serving.latency import load_link, swap_in_us
+from hisparse_sim.simulator.serving.models import load_model
+from hisparse_sim.simulator.serving.steptimes import LAYOUTS
 from hisparse_sim.traces import open_trace
 
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"

@@ -20,16 +20,17 @@ transformers = pytest.importorskip(
 import tiny_models  # noqa: E402
 
 from hisparse_sim.cli import cli  # noqa: E402
-from hisparse_sim.traces import TraceError, models, open_trace  # noqa: E402
-from hisparse_sim.traces.huggingface import (  # noqa: E402
+from hisparse_sim.traces import TraceError, open_trace
+from hisparse_sim.traces.capture import models
+from hisparse_sim.traces.capture.huggingface import (  # noqa: E402
     IndexerTap,
     Prompt,
     Sampling,
     Settings,
     capture,
 )
-from hisparse_sim.traces.indexer_training import learn  # noqa: E402
-from hisparse_sim.traces.oracle import AttentionOracle  # noqa: E402
+from hisparse_sim.traces.capture.indexer_training import learn  # noqa: E402
+from hisparse_sim.traces.capture.oracle import AttentionOracle  # noqa: E402
 
 QUERY = "model.layers.1.self_attn.q_proj.weight"
 

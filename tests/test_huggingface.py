@@ -14,8 +14,9 @@ transformers = pytest.importorskip(
 
 import tiny_models  # noqa: E402
 
-from hisparse_sim.traces import TraceError, huggingface, models, open_trace  # noqa: E402
-from hisparse_sim.traces.huggingface import (  # noqa: E402
+from hisparse_sim.traces import TraceError, open_trace
+from hisparse_sim.traces.capture import huggingface, models
+from hisparse_sim.traces.capture.huggingface import (  # noqa: E402
     IndexerTap,
     Prompt,
     Sampling,
@@ -23,7 +24,7 @@ from hisparse_sim.traces.huggingface import (  # noqa: E402
     capture,
     indexers,
 )
-from hisparse_sim.traces.oracle import AttentionOracle  # noqa: E402
+from hisparse_sim.traces.capture.oracle import AttentionOracle  # noqa: E402
 
 PROMPT, STEPS, TOP_K = 40, 20, 8  # TOP_K is that of the tiny models' indexers
 DSA = {"deepseek_v32": tiny_models.deepseek, "glm_moe_dsa": tiny_models.glm}

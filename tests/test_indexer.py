@@ -13,10 +13,11 @@ transformers = pytest.importorskip(
 
 import tiny_models  # noqa: E402
 
-from hisparse_sim.traces import TraceError, indexer, open_trace  # noqa: E402
-from hisparse_sim.traces.huggingface import Prompt, Settings, capture  # noqa: E402
-from hisparse_sim.traces.indexer import Indexers, LayerIndexer, Shape, TrainedIndexer  # noqa: E402
-from hisparse_sim.traces.indexer_training import Quality, average, evaluate, learn, train  # noqa: E402
+from hisparse_sim.traces import TraceError, open_trace
+from hisparse_sim.traces.capture import indexer
+from hisparse_sim.traces.capture.huggingface import Prompt, Settings, capture  # noqa: E402
+from hisparse_sim.traces.capture.indexer import Indexers, LayerIndexer, Shape, TrainedIndexer  # noqa: E402
+from hisparse_sim.traces.capture.indexer_training import Quality, average, evaluate, learn, train  # noqa: E402
 
 SHAPE = Shape(heads=8, head_dim=16)
 TOKENS = 64
@@ -93,7 +94,7 @@ def test_training_teaches_it_the_attention_of_unseen_text(
 def test_an_indexer_that_gives_the_attention_itself_is_perfect(
     loaded: tiny_models.Loaded, monkeypatch: pytest.MonkeyPatch, trained: Indexers
 ) -> None:
-    from hisparse_sim.traces import indexer_training
+    from hisparse_sim.traces.capture import indexer_training
 
     monkeypatch.setattr(indexer_training.View, "scores", lambda view, *_: view.log_target)
     for quality in evaluate(loaded, trained, [tiny_models.tokens(TOKENS)], 8).values():

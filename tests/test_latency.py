@@ -7,15 +7,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from hisparse_sim.gpu_replay.calibrate import (
+from hisparse_sim.gpu_replay.bench.calibrate import (
     calibrate_from,
     fit_profile,
     profile_text,
     relative_errors,
     write_profile,
 )
-from hisparse_sim.gpu_replay.results import read_rows
-from hisparse_sim.simulator.latency import (
+from hisparse_sim.gpu_replay.bench.results import read_rows
+from hisparse_sim.simulator.serving.latency import (
     KERNELS,
     KernelCost,
     Link,
@@ -23,7 +23,7 @@ from hisparse_sim.simulator.latency import (
     measured_points,
     swap_in_us,
 )
-from hisparse_sim.simulator.profiles import ProfileError, read_profiles
+from hisparse_sim.simulator.serving.profiles import ProfileError, read_profiles
 
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from reference import Stream, replay
 from streams import demand_of
 
-from hisparse_sim.simulator import replay_part
+from hisparse_sim.simulator.replay import replay_part
 
 libcachesim_runner = pytest.importorskip(
     "libcachesim_runner", reason="libcachesim has no wheel for this platform", exc_type=ImportError

@@ -15,11 +15,11 @@ from streams import cases, demand_of
 
 import hisparse_sim as hs
 from hisparse_sim.policies import get_policy
-from hisparse_sim.simulator import replay_part
-from hisparse_sim.simulator.locality_view import curve, locality_table, missed
+from hisparse_sim.simulator.replay import replay_part
+from hisparse_sim.simulator.views.locality_view import curve, locality_table, missed
 from hisparse_sim.traces import Demand, TraceError, open_trace
-from hisparse_sim.traces import locality as library
-from hisparse_sim.traces.locality import (
+from hisparse_sim.traces.locality import measure as library
+from hisparse_sim.traces.locality.measure import (
     EDGES,
     RECENT,
     SINKS,

@@ -11,8 +11,8 @@ from make_traces import demand, drift, metadata, write
 
 import hisparse_sim as hs
 from hisparse_sim.cli import cli
-from hisparse_sim.simulator import figures
-from hisparse_sim.simulator.locality_view import curve, missed
+from hisparse_sim.simulator.views import figures
+from hisparse_sim.simulator.views.locality_view import curve, missed
 
 BUFFERS = (8, 16, 24)
 

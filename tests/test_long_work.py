@@ -17,7 +17,7 @@ from make_traces import drift, metadata, write
 import hisparse_sim as hs
 from hisparse_sim.cli import cli
 from hisparse_sim.policies import POLICIES, Policy
-from hisparse_sim.simulator import sweeping
+from hisparse_sim.simulator.replay import sweeping
 
 SWEEP = ["--policy", "lru,random", "--buffer", "16", "--jobs", "1"]
 
@@ -130,7 +130,7 @@ def test_work_under_other_settings_is_not_taken(
 def test_work_on_another_trace_or_by_another_program_is_not_taken(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from hisparse_sim.simulator import kept
+    from hisparse_sim.simulator.replay import kept
 
     keep = tmp_path / "kept"
     hs.sweep(path, "lru", 16, keep=keep)
@@ -185,7 +185,7 @@ def test_a_signal_leaves_no_file(tmp_path: Path, name: str) -> None:
     code = """
 import sys, time, click
 from hisparse_sim.traces.files import atomic_path
-from hisparse_sim.traces.options import Group
+from hisparse_sim.traces.commands.options import Group
 
 @click.group(cls=Group)
 def cli(): pass

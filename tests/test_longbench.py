@@ -12,7 +12,7 @@ import pytest
 from longbench_items import ROWS, row
 
 from hisparse_sim.traces import TraceError
-from hisparse_sim.traces.longbench import HUB_ID, load_longbench, select, truncate_middle
+from hisparse_sim.traces.capture.longbench import HUB_ID, load_longbench, select, truncate_middle
 
 
 def write(path: Path) -> Path:

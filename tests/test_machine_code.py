@@ -13,7 +13,7 @@ import pytest
 from make_traces import drift, write
 
 from hisparse_sim.traces.machine_code import compiled
-from hisparse_sim.traces.passes import longest_row
+from hisparse_sim.traces.file.passes import longest_row
 
 pytestmark = pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="nothing is compiled")
 

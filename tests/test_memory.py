@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hisparse_sim.simulator.memory import (
+from hisparse_sim.simulator.serving.memory import (
     baseline_pool_tokens,
     capacity,
     device_pool_tokens,
@@ -17,7 +17,7 @@ from hisparse_sim.simulator.memory import (
     request_host_bytes,
     slot_table_bytes,
 )
-from hisparse_sim.simulator.models import load_model
+from hisparse_sim.simulator.serving.models import load_model
 
 GIB = 1 << 30
 GLM = load_model("glm-5.1")

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from hisparse_sim.simulator.models import load_model, model_names
-from hisparse_sim.simulator.profiles import KINDS, ProfileError
+from hisparse_sim.simulator.serving.models import load_model, model_names
+from hisparse_sim.simulator.serving.profiles import KINDS, ProfileError
 
 OWN = """
 [models.tiny]

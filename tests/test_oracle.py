@@ -14,8 +14,8 @@ transformers = pytest.importorskip(
 import tiny_models  # noqa: E402
 
 from hisparse_sim.traces import TraceError, open_trace  # noqa: E402
-from hisparse_sim.traces.huggingface import Prompt, Settings, capture  # noqa: E402
-from hisparse_sim.traces.oracle import AttentionOracle  # noqa: E402
+from hisparse_sim.traces.capture.huggingface import Prompt, Settings, capture  # noqa: E402
+from hisparse_sim.traces.capture.oracle import AttentionOracle  # noqa: E402
 
 PROMPT, STEPS, TOP_K = 40, 30, 8
 KINDS = {
@@ -80,7 +80,7 @@ def test_capturing_leaves_the_model_as_it_was(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_attends_like_the_model_while_captured(kind: str) -> None:
-    from hisparse_sim.traces.oracle import dense, interface
+    from hisparse_sim.traces.capture.oracle import dense, interface
 
     model = KINDS[kind]()
     ids = torch.tensor([tiny_models.tokens(60)])

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from make_traces import demand, metadata, several, table, write_table
 
 from hisparse_sim.traces import TraceError, open_trace, sample, validate
-from hisparse_sim.traces.columns import request_codes
-from hisparse_sim.traces.metadata import KEY
+from hisparse_sim.traces.file.columns import request_codes
+from hisparse_sim.traces.file.metadata import KEY
 
 ROWS = [
     *several(requests=2, layers=(0, 3), steps=4, ragged=True, shuffled=True),

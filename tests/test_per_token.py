@@ -13,7 +13,7 @@ from hisparse_sim.policies import Policy, Setup
 from hisparse_sim.policies.hook import hook
 from hisparse_sim.policies.per_token import lift
 from hisparse_sim.policies.policy import Indices
-from hisparse_sim.simulator import replay_part
+from hisparse_sim.simulator.replay import replay_part
 
 
 class State(NamedTuple):

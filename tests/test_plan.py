@@ -9,13 +9,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from hisparse_sim.simulator.config_check import check_config, read_config
-from hisparse_sim.simulator.deployment import Deployment
-from hisparse_sim.simulator.hardware import load_hardware
-from hisparse_sim.simulator.latency import load_link
-from hisparse_sim.simulator.missing import QUANTILES, LayerMisses, layer_misses, read_miss_curve
-from hisparse_sim.simulator.models import load_model
-from hisparse_sim.simulator.plan import (
+from hisparse_sim.simulator.serving.config_check import check_config, read_config
+from hisparse_sim.simulator.serving.deployment import Deployment
+from hisparse_sim.simulator.serving.hardware import load_hardware
+from hisparse_sim.simulator.serving.latency import load_link
+from hisparse_sim.simulator.serving.missing import QUANTILES, LayerMisses, layer_misses, read_miss_curve
+from hisparse_sim.simulator.serving.models import load_model
+from hisparse_sim.simulator.serving.plan import (
     Aim,
     break_even,
     launch_flags,
@@ -24,10 +24,10 @@ from hisparse_sim.simulator.plan import (
     policy_value,
     scale_misses,
 )
-from hisparse_sim.simulator.prediction import Setting, serve_all, steps_for, swap_in_on
-from hisparse_sim.simulator.profiles import ProfileError
-from hisparse_sim.simulator.serving import Workload, serve
-from hisparse_sim.simulator.steptimes import LAYOUTS, load_step_times
+from hisparse_sim.simulator.serving.prediction import Setting, serve_all, steps_for, swap_in_on
+from hisparse_sim.simulator.serving.profiles import ProfileError
+from hisparse_sim.simulator.serving.event_loop import Workload, serve
+from hisparse_sim.simulator.serving.steptimes import LAYOUTS, load_step_times
 
 GIB = 1 << 30
 GLM, H200 = load_model("glm-5.1"), load_hardware("h200")

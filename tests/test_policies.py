@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from reference import Slots, Step, Stream, replay, without_newest
 from streams import cases, demand_of, stream_of
 
-from hisparse_sim import simulator
+import hisparse_sim as hs
 from hisparse_sim.policies import POLICIES
-from hisparse_sim.simulator import replay_part
+from hisparse_sim.simulator.replay import replay_part
 from hisparse_sim.traces import Demand
 
 each_policy = pytest.mark.parametrize("policy", sorted(POLICIES))
@@ -141,7 +141,7 @@ def test_a_file_of_several_requests_and_layers_equals_reference(
     demands = several(ragged=True, shuffled=True)
     path = write(tmp_path / "several.parquet", demands)
 
-    fast = simulator.replay(path, policy, 16, start, seed=5, victims=True)
+    fast = hs.replay(path, policy, 16, start, seed=5, victims=True)
 
     assert fast.victims is not None
     first = taken = 0

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hisparse_sim.traces import TraceError
-from hisparse_sim.traces.prompts import read_prompt_file
+from hisparse_sim.traces.capture.prompts import read_prompt_file
 
 
 def written(folder: Path, *lines: dict[str, Any]) -> Path:

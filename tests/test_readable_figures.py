@@ -11,10 +11,10 @@ from figure_texts import unreadable
 
 import hisparse_sim as hs
 from hisparse_sim.policies import POLICIES
-from hisparse_sim.simulator import figures
-from hisparse_sim.simulator.curves import rolling_curves
-from hisparse_sim.simulator.figures.style import shortened, spaced
-from hisparse_sim.traces.synth import get_profile, reshaped, synthesize
+from hisparse_sim.simulator.views import figures
+from hisparse_sim.simulator.replay.curves import rolling_curves
+from hisparse_sim.simulator.views.figures.style import shortened, spaced
+from hisparse_sim.traces.synth.generator import get_profile, reshaped, synthesize
 
 MIXES = [
     *[[each] for each in ((64, 1), (64, 2), (64, 30), (448, 1), (448, 6), (2048, 2))],

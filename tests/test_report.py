@@ -12,9 +12,10 @@ from click.testing import CliRunner
 from make_results import results, run
 
 from hisparse_sim.cli import cli
-from hisparse_sim.simulator.latency import load_link
-from hisparse_sim.simulator.report import Result, charts, data, findings, read_results, write_report
-from hisparse_sim.simulator.totals import totals
+from hisparse_sim.simulator.serving.latency import load_link
+from hisparse_sim.simulator.views.report import Result, read_results, write_report
+from hisparse_sim.simulator.views.report import charts, data, findings
+from hisparse_sim.simulator.replay.totals import totals
 from hisparse_sim.traces import TraceError
 
 
@@ -196,7 +197,7 @@ def test_without_the_library_the_way_out_is_named(
 ) -> None:
     import sys
 
-    from hisparse_sim.simulator.report.page import _library
+    from hisparse_sim.simulator.views.report.page import _library
 
     _library.cache_clear()
     monkeypatch.setitem(sys.modules, "vl_convert", None)

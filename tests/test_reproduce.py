@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from hisparse_sim.cli import cli
-from hisparse_sim.simulator.reproduce import Reproduced, read_published, reproduce, table
+from hisparse_sim.simulator.serving.reproduce import Reproduced, read_published, reproduce, table
 
 
 @pytest.fixture(scope="module")
@@ -148,8 +148,8 @@ def test_serve_command() -> None:
 def test_reproduce_command_draws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     published = read_published()
     few = published | {kind: published[kind][:1] for kind in ("memory", "serving", "steps")}
-    monkeypatch.setattr("hisparse_sim.simulator.reproduce.read_published", lambda: few)
-    monkeypatch.setattr("hisparse_sim.simulator.reproduce.CURVE", (8,))
+    monkeypatch.setattr("hisparse_sim.simulator.serving.reproduce.read_published", lambda: few)
+    monkeypatch.setattr("hisparse_sim.simulator.serving.reproduce.CURVE", (8,))
     figure, data = tmp_path / "rates.svg", tmp_path / "rows.csv"
     run("reproduce", "--quiet", "-o", str(data), "--plot", str(figure))
     assert data.read_text().startswith("what,published,ours,error,how,gap,source")

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from make_traces import drift, metadata, write
 
 from hisparse_sim.cli import cli
-from hisparse_sim.simulator.tables import write_rows
+from hisparse_sim.simulator.views.tables import write_rows
 from hisparse_sim.traces import open_trace
 
 IDS = ("a", "b", "a,b", " c", "d ", ", ", "e\rf")

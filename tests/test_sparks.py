@@ -9,8 +9,8 @@ from math import nan
 import pandas as pd
 import pytest
 
-from hisparse_sim.simulator import tables
-from hisparse_sim.simulator.sparks import bar, sparkline
+from hisparse_sim.simulator.views import tables
+from hisparse_sim.simulator.views.sparks import bar, sparkline
 
 
 def test_sparkline() -> None:
@@ -59,7 +59,7 @@ def test_bars_behind_the_rows(
     ],
 )
 def test_what_a_terminal_can_show(environment: dict[str, str], drawn: bool) -> None:
-    code = "from hisparse_sim.simulator.sparks import drawable; print(drawable())"
+    code = "from hisparse_sim.simulator.views.sparks import drawable; print(drawable())"
     own, terminal = pty.openpty()
     try:
         subprocess.run(

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from hisparse_sim.simulator.profiles import ProfileError
-from hisparse_sim.simulator.steptimes import (
+from hisparse_sim.simulator.serving.profiles import ProfileError
+from hisparse_sim.simulator.serving.steptimes import (
     LAYOUTS,
     StepTimes,
     ask_aiconfigurator,

@@ -19,10 +19,10 @@ import hisparse_sim as hs
 from hisparse_sim.cli import cli
 from hisparse_sim.policies import POLICIES
 from hisparse_sim.policies.hook import hook
-from hisparse_sim.simulator import replay_part, sweeping
-from hisparse_sim.simulator.costs import add_costs
-from hisparse_sim.simulator.metrics import regret, rolling_mean, tidy_row
-from hisparse_sim.simulator.models import load_model
+from hisparse_sim.simulator.replay import replay_part, sweeping
+from hisparse_sim.simulator.serving.costs import add_costs
+from hisparse_sim.simulator.replay.metrics import regret, rolling_mean, tidy_row
+from hisparse_sim.simulator.serving.models import load_model
 from hisparse_sim.traces import TraceError
 
 COLUMNS = (
@@ -187,7 +187,7 @@ def test_an_interrupt_keeps_what_is_finished(path: Path) -> None:
 
 
 def test_one_read_serves_all_runs_of_a_part(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from hisparse_sim.traces.reader import Trace
+    from hisparse_sim.traces.file.reader import Trace
 
     reads: list[str] = []
     read, lock = Trace.read, threading.Lock()

@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hisparse_sim.cli import cli
-from hisparse_sim.simulator import replay_part
+from hisparse_sim.simulator.replay import replay_part
 from hisparse_sim.traces import Demand, Ragged, TraceError, open_trace
-from hisparse_sim.traces.locality import adjacent_overlap
-from hisparse_sim.traces.rules import check_rows
-from hisparse_sim.traces.shapes import SHAPES, generate_shape, synthesize_shape
-from hisparse_sim.traces.synth import (
+from hisparse_sim.traces.locality.measure import adjacent_overlap
+from hisparse_sim.traces.file.rules import check_rows
+from hisparse_sim.traces.synth.shapes import SHAPES, generate_shape, synthesize_shape
+from hisparse_sim.traces.synth.generator import (
     Parameters,
     Profile,
     generate,

@@ -17,18 +17,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from make_traces import demand, drift, growing, metadata, several, table, write, write_table
 
-from hisparse_sim.traces import (
-    Demand,
-    Metadata,
-    Ragged,
-    TraceError,
-    TraceWriter,
-    layout,
-    open_trace,
-    writer,
-)
-from hisparse_sim.traces.reader import Trace
-from hisparse_sim.traces.rules import LARGEST_STAMP
+from hisparse_sim.traces import Demand, Metadata, Ragged, TraceError, TraceWriter, open_trace
+from hisparse_sim.traces.file import layout, writer
+from hisparse_sim.traces.file.reader import Trace
+from hisparse_sim.traces.file.rules import LARGEST_STAMP
 
 
 def assert_same(found: Demand, wanted: Demand) -> None:

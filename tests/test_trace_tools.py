@@ -18,7 +18,7 @@ from hisparse_sim.traces import (
     open_trace,
     validate,
 )
-from hisparse_sim.traces.convert import convert
+from hisparse_sim.traces.importers.convert import convert
 
 
 def test_info_by_hand(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import transformers
 
-from hisparse_sim.traces.models import Loaded
+from hisparse_sim.traces.capture.models import Loaded
 
 VOCABULARY = 128
 _SIZES: dict[str, Any] = {

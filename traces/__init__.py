@@ -1,4 +1,10 @@
-"""What was demanded: trace files, read part by part with every rule checked, written, described.
+"""What was selected: traces of top-k positions, read with every rule checked, made and described.
+
+`file`: the trace file, read part by part, written, checked, cut, described.
+`capture`: traces of a running engine or of a Hugging Face model.
+`importers`: traces of what other tools saved.
+`synth`: synthetic traces.  `locality`: how local a trace is.
+`commands`: the command line of these, and the options that all commands share.
 
 Names load their module when first used, so that the command line starts without pyarrow.
 """
@@ -11,12 +17,12 @@ if TYPE_CHECKING:
     from hisparse_sim.traces.demand import Demand, Ragged
     from hisparse_sim.traces.errors import TraceError
     from hisparse_sim.traces.files import atomic_path
-    from hisparse_sim.traces.metadata import PROVENANCES, Metadata
-    from hisparse_sim.traces.reader import Part, Trace, open_trace
-    from hisparse_sim.traces.sampling import sample
-    from hisparse_sim.traces.summary import LayerInfo, TraceInfo, info
-    from hisparse_sim.traces.validation import Validation, validate
-    from hisparse_sim.traces.writer import TraceWriter
+    from hisparse_sim.traces.file.metadata import PROVENANCES, Metadata
+    from hisparse_sim.traces.file.reader import Part, Trace, open_trace
+    from hisparse_sim.traces.file.sampling import sample
+    from hisparse_sim.traces.file.summary import LayerInfo, TraceInfo, info
+    from hisparse_sim.traces.file.validation import Validation, validate
+    from hisparse_sim.traces.file.writer import TraceWriter
 
 __all__ = [
     "PROVENANCES",
@@ -43,18 +49,18 @@ _MODULE_OF = {
     "Ragged": "demand",
     "TraceError": "errors",
     "atomic_path": "files",
-    "PROVENANCES": "metadata",
-    "Metadata": "metadata",
-    "Part": "reader",
-    "Trace": "reader",
-    "open_trace": "reader",
-    "sample": "sampling",
-    "LayerInfo": "summary",
-    "TraceInfo": "summary",
-    "info": "summary",
-    "Validation": "validation",
-    "validate": "validation",
-    "TraceWriter": "writer",
+    "PROVENANCES": "file.metadata",
+    "Metadata": "file.metadata",
+    "Part": "file.reader",
+    "Trace": "file.reader",
+    "open_trace": "file.reader",
+    "sample": "file.sampling",
+    "LayerInfo": "file.summary",
+    "TraceInfo": "file.summary",
+    "info": "file.summary",
+    "Validation": "file.validation",
+    "validate": "file.validation",
+    "TraceWriter": "file.writer",
 }
 
 

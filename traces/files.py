@@ -42,11 +42,6 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
         raise TraceError(f"{path} cannot be written: {error.strerror or error}") from error
 
 
-def printable(name: str) -> str:
-    """Return the name of a file, which may be any bytes, as text that can be written anywhere."""
-    return os.fsencode(name).decode(errors="backslashreplace")
-
-
 def refuse_input(output: str | os.PathLike[str], inputs: Iterable[str | os.PathLike[str]]) -> None:
     """Raise TraceError if `output` is one of the files that are read."""
     target = Path(output)

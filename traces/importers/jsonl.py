@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hisparse_sim.traces.captured import MOST_LAYERS, MOST_TOKENS, checked_id
+from hisparse_sim.traces.file.captured import MOST_LAYERS, MOST_TOKENS, checked_id
 from hisparse_sim.traces.demand import Demand, Ints, Ragged
 from hisparse_sim.traces.errors import TraceError
 from hisparse_sim.traces.importers.importer import Imported, Importer, Options

@@ -1,0 +1,1 @@
+"""Measured latency: grids of points, several GPUs, calibration of link profiles."""

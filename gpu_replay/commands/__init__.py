@@ -1,0 +1,1 @@
+"""Commands that need an NVIDIA GPU; no logic."""

@@ -1,0 +1,282 @@
+"""`hisparse-sim gpu`: parses, calls one function of this room, prints."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from hisparse_sim.gpu_replay.bench.together import Grid
+
+KERNEL = click.Choice(["sglang", "native"])
+OUTPUT = click.Path(dir_okay=False, path_type=Path)
+
+
+class GpuGroup(click.Group):
+    """Says in one sentence what is missing."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        from hisparse_sim.gpu_replay.kernels.build import GpuError
+
+        try:
+            return super().invoke(ctx)
+        except GpuError as error:
+            raise click.ClickException(str(error)) from error
+
+
+def _numbers(
+    ctx: click.Context, parameter: click.Parameter, given: Sequence[str]
+) -> tuple[int, ...]:
+    """Parse an option that is repeated or holds whole numbers separated by commas."""
+    try:
+        return tuple(dict.fromkeys(int(text) for value in given for text in value.split(",")))
+    except ValueError:
+        raise click.BadParameter(f"{', '.join(given)!r} is not a list of whole numbers") from None
+
+
+def _several(name: str, default: str, text: str) -> Callable[[Any], Any]:
+    return click.option(
+        name, multiple=True, default=[default], callback=_numbers, help=f"{text} [{default}]"
+    )
+
+
+OVERSUBSCRIBE = click.option(
+    "--oversubscribe", is_flag=True, help="With --gpus: let several processes share a GPU, to try."
+)
+
+
+@click.group(cls=GpuGroup)
+def gpu() -> None:
+    """Replay and measure on an NVIDIA GPU."""
+
+
+@gpu.command()
+def info() -> None:
+    """Show the GPU, its host link and which kernels can run.
+
+    Example: hisparse-sim gpu info
+    """
+    from hisparse_sim.gpu_replay.kernels import available_kernels
+    from hisparse_sim.gpu_replay.harness.machine import describe_machine
+
+    described = describe_machine()
+    described |= {
+        f"kernel {name}": missing or "available" for name, missing in available_kernels().items()
+    }
+    width = max(map(len, described))
+    for name, value in described.items():
+        click.echo(f"{name:{width}}  {value}")
+
+
+@gpu.command()
+@click.argument("trace", type=click.Path(path_type=Path))
+@click.option("--kernel", type=KERNEL, default="native", show_default=True)
+@click.option("--buffer", default=4096, show_default=True, help="Slots of a request.")
+@click.option("--batch", default=1, show_default=True, help="Requests at once.")
+@click.option("--layers", default=1, show_default=True, help="Layers in one captured graph.")
+@click.option("--steps", type=int, help="Only so many steps.")
+@click.option("--start", type=click.Choice(["staged", "direct"]), default="staged")
+@click.option("--item-bytes", default=1152, show_default=True, help="1152 bf16, 656 fp8.")
+@click.option("--check", is_flag=True, help="Compare every step with the simulator; no timing.")
+@click.option("--gpus", default=1, show_default=True, help="Deal the batch to so many GPUs.")
+@OVERSUBSCRIBE
+@click.option("-o", "--output", type=OUTPUT, help="Steps, as .json or .parquet.")
+def replay(
+    trace: Path,
+    kernel: str,
+    buffer: int,
+    batch: int,
+    layers: int,
+    steps: int | None,
+    start: str,
+    item_bytes: int,
+    check: bool,
+    gpus: int,
+    oversubscribe: bool,
+    output: Path | None,
+) -> None:
+    """Replay a trace through a swap-in kernel: measured time beside simulated misses.
+
+    Example: hisparse-sim gpu replay sample.parquet --kernel native --batch 16
+    """
+    from hisparse_sim.gpu_replay.harness.machine import describe_machine
+    from hisparse_sim.gpu_replay.harness.replaying import replay_on_gpus, replay_trace
+    from hisparse_sim.gpu_replay.bench.results import write_result
+    from hisparse_sim.gpu_replay.harness.several import find_devices
+    from hisparse_sim.traces import atomic_path
+    from hisparse_sim.traces.commands.options import open_traces
+
+    options: dict[str, Any] = {
+        "buffer": buffer, "batch": batch, "layers": layers, "steps": steps, "start": start,
+        "item_bytes": item_bytes, "check": check,
+    }  # fmt: skip
+    opened = open_traces([str(trace)], None)[0]
+    if gpus == 1:
+        done = replay_trace(opened, kernel, **options)
+    else:
+        done = replay_on_gpus(opened, kernel, find_devices(gpus, oversubscribe), **options)
+    if done.stand_in:
+        click.echo(f"Note: {done.stand_in}.", err=True)
+    for name, value in done.summary().items():
+        click.echo(f"{name:8} {value:.1f}" if isinstance(value, float) else f"{name:8} {value}")
+    if check:
+        click.echo(
+            f"{kernel} agrees with the simulator in every step: slots, order, page table, misses, "
+            "victims, plan and bytes."
+        )
+    if output is None:
+        return
+    if output.suffix == ".parquet":
+        with atomic_path(output) as path:
+            done.steps.to_parquet(path, index=False)
+    else:
+        parameters = {**done.parameters, "checked": check, "stand_in": done.stand_in}
+        rows = [{str(k): v for k, v in row.items()} for row in done.steps.to_dict("records")]
+        write_result(output, describe_machine(), parameters, rows, summary=done.summary())
+    click.echo(f"Wrote {output}", err=True)
+
+
+@gpu.command()
+@_several("--batch", "1,8,32,64", "Requests at once.")
+@_several("--misses", "0,64,256,512,1024", "Misses of each request.")
+@_several("--buffer", "2048,4096,6144", "Slots of a request.")
+@_several("--item-bytes", "1152,656", "Bytes of an item.")
+@click.option("--kernel", "kernels", type=KERNEL, multiple=True, help="[both, if installed]")
+@click.option("--repeats", default=30, show_default=True, help="Timed rounds of each point.")
+@click.option(
+    "--gpus", multiple=True, callback=_numbers, help="So many GPUs at once, a process each: 1,2,4."
+)
+@click.option("--share-host-pool", is_flag=True, help="With --gpus: one host pool for all.")
+@click.option("--pin-numa", is_flag=True, help="With --gpus: run each beside its GPU.")
+@OVERSUBSCRIBE
+@click.option("-o", "--output", type=OUTPUT, help="All samples, as .json.")
+def bench(
+    batch: tuple[int, ...],
+    misses: tuple[int, ...],
+    buffer: tuple[int, ...],
+    item_bytes: tuple[int, ...],
+    kernels: tuple[str, ...],
+    repeats: int,
+    gpus: tuple[int, ...],
+    share_host_pool: bool,
+    pin_numa: bool,
+    oversubscribe: bool,
+    output: Path | None,
+) -> None:
+    """Time both kernels, their planning alone, and the copy alone, on a grid of points.
+
+    With --gpus: one large copy and the kernels, with one or more GPUs pulling at once.
+
+    Example: hisparse-sim gpu bench --batch 1,8 --misses 256,1024 --buffer 4096
+    """
+    from hisparse_sim.gpu_replay.bench.grid import CONTENDERS, run_grid
+    from hisparse_sim.gpu_replay.harness.machine import describe_machine
+    from hisparse_sim.gpu_replay.bench.results import write_result
+
+    grid = (batch, misses, buffer, item_bytes)
+    if gpus:
+        from hisparse_sim.gpu_replay.bench.together import Grid
+
+        chosen = Grid(*grid, gpus, kernels or _installed(), pin_numa, repeats)
+        _bench_together(chosen, share_host_pool, oversubscribe, output)
+        return
+    if share_host_pool or pin_numa or oversubscribe:
+        raise click.UsageError("--share-host-pool, --pin-numa and --oversubscribe go with --gpus")
+    contenders = {
+        name: contender
+        for name, contender in CONTENDERS.items()
+        if not kernels or contender[0] in kernels
+    }
+    rows: list[dict[str, Any]] = []
+    for row in run_grid(*grid, contenders=contenders, repeats=repeats):
+        if not rows:
+            click.echo(HEADING)
+        click.echo(point_line(row))
+        rows.append(row)
+    if output is not None:
+        write_result(output, describe_machine(), {"repeats": repeats, "unit": "us"}, rows)
+        click.echo(f"Wrote {output}", err=True)
+
+
+def _installed() -> tuple[str, ...]:
+    from hisparse_sim.gpu_replay.kernels import available_kernels
+
+    return tuple(name for name, missing in available_kernels().items() if not missing)
+
+
+def _bench_together(grid: "Grid", share: bool, oversubscribe: bool, output: Path | None) -> None:
+    """Measure on several GPUs; the result file is written anew after every row."""
+    from hisparse_sim.gpu_replay.bench.results import write_result
+    from hisparse_sim.gpu_replay.harness.several import find_devices
+    from hisparse_sim.gpu_replay.bench.together import measure_together
+
+    devices = find_devices(max(grid.counts), oversubscribe)
+    measured = measure_together(grid, devices, share)
+    described = next(measured)
+    parameters = {
+        "host_pool": "shared" if share else "private", "pin_numa": grid.pin_numa,
+        "repeats": grid.repeats, "unit": "us", "top_k": grid.top_k, "devices": devices,
+    }  # fmt: skip
+    if grid.pin_numa and all(gpu["numa_node"] is None for gpu in described["gpus"]):
+        click.echo("Note: this machine names no NUMA node for its GPUs; none was pinned.", err=True)
+    rows: list[dict[str, Any]] = []
+    for row in measured:
+        click.echo(together_line(row))
+        rows.append(row)
+        if output is not None:
+            write_result(output, described["machine"], parameters, rows, gpus=described["gpus"])
+    if output is not None:
+        click.echo(f"Wrote {output}", err=True)
+
+
+def together_line(row: dict[str, Any]) -> str:
+    """One measurement on several GPUs, or the memory of the host pools."""
+    if row["what"] == "pools":
+        size, used = (row[name] / 1e9 for name in ("pool_bytes", "used_bytes"))
+        return (
+            f"{row['host_pool']} host pools: {row['pools']} of {size:.2f} GB take {used:.2f} GB of "
+            f"host memory, pinned in {row['pin_s']:.1f} s"
+        )
+    place = ""
+    if "batch" in row:
+        place = f"item {row['item_bytes']} buffer {row['buffer']} batch {row['batch']} "
+        place += f"misses {row['misses']}"
+    each = " ".join(f"{rate:.1f}" for rate in row["gb_s"])
+    return (
+        f"{row['what']:6} {place:44} {row['gpus']} at once: {row['sum_gb_s']:7.1f} GB/s ({each}), "
+        f"{max(row['us']):.1f} us, overlap {row['overlap']:.2f}"
+    )
+
+
+_NAMES = ("sglang", "native", "sglang_plan", "native_plan", "gather")
+HEADING = "item  buffer batch misses " + "".join(f"{name:>12}" for name in _NAMES) + "   ratio"
+
+
+def point_line(row: dict[str, Any]) -> str:
+    """One point, us each; `ratio` is the engine's time over ours."""
+    times = "".join(f"{row[f'{n}_us']:12.1f}" if f"{n}_us" in row else f"{'':12}" for n in _NAMES)
+    place = f"{row['item_bytes']:<5} {row['buffer']:6} {row['batch']:5} {row['misses']:6} "
+    both = "sglang_us" in row and "native_us" in row
+    return place + times + (f"{row['sglang_us'] / row['native_us']:8.2f}" if both else "")
+
+
+@gpu.command()
+@click.option("--name", default="here", show_default=True, help="Name of the profile.")
+@click.option("--from", "source", type=OUTPUT, help="Fit this result of `gpu bench` instead.")
+@click.option("-o", "--output", type=OUTPUT, required=True, help="Profile, as .toml.")
+def calibrate(name: str, source: Path | None, output: Path) -> None:
+    """Measure the latency model's figures here and write them as a link profile.
+
+    Example: hisparse-sim gpu calibrate --name my-server -o links.toml
+    """
+    from hisparse_sim.gpu_replay.bench.calibrate import calibrate_from, calibrate_here, write_profile
+
+    if source is None:
+        link, errors = calibrate_here(name)
+    else:
+        link, errors = calibrate_from(source, name)
+    write_profile(link, output)
+    for kernel, (median, high) in errors.items():
+        click.echo(f"{kernel:7} median error {median:.1%}, 95th percentile {high:.1%}")
+    click.echo(f"Wrote {output}", err=True)

@@ -1,0 +1,259 @@
+"""The commands plan, serve and reproduce: parse, call one library function, print."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hisparse_sim.simulator.commands.setting_options import (
+    POSITIVE,
+    deployment_options,
+    one_trace,
+    prepare,
+    trace_options,
+    write,
+    write_document,
+)
+from hisparse_sim.traces.commands.options import output_form, output_options, several
+from hisparse_sim.traces.terminal import note
+
+
+@click.command()
+@deployment_options
+@click.option(
+    "--concurrency",
+    type=click.IntRange(1),
+    default=256,
+    show_default=True,
+    help="Requests at a time, over all ranks.",
+)
+@click.option(
+    "--buffer",
+    "buffers",
+    multiple=True,
+    callback=several(int),
+    help="Candidates.  [default: 5 sizes]",
+)
+@click.option(
+    "--ratio",
+    "ratios",
+    multiple=True,
+    callback=several(int),
+    help="Candidates.  [default: 1 to 20]",
+)
+@click.option(
+    "--mode",
+    type=click.Choice(["hisparse", "prefetch", "overlap", "oracle"]),
+    default="hisparse",
+    show_default=True,
+    help="How copies are waited for.",
+)
+@click.option("--policy", default="lru", show_default=True, help="The engine's own is lru.")
+@click.option("--max-tpot-ms", type=POSITIVE, help="Latency target.")
+@click.option("--max-miss-rate", type=click.FloatRange(0, 1), help="Miss target, 0 to 1.")
+@click.option("--config", metavar="JSON", help="Check this --hisparse-config instead.")
+@click.option("--candidates", is_flag=True, help="Show every candidate, not the Pareto front.")
+@output_options
+def plan(
+    concurrency: int,
+    buffers: tuple[int, ...] | None,
+    ratios: tuple[int, ...] | None,
+    mode: str,
+    policy: str,
+    max_tpot_ms: float | None,
+    max_miss_rate: float | None,
+    config: str | None,
+    candidates: bool,
+    form: str | None,
+    output: Path | None,
+    **options: Any,
+) -> None:
+    """Choose device_buffer_size and host_to_device_ratio, or check a configuration.
+
+    \b
+    hisparse-sim plan --prompt 32768 --output-len 8192 --concurrency 256
+    hisparse-sim plan --hardware h20 --disaggregated --max-tpot-ms 50
+    hisparse-sim plan --config '{"top_k": 2048, "device_buffer_size": 4096}'
+    """
+    from hisparse_sim.simulator.serving.config_check import as_rows, check_config
+    from hisparse_sim.simulator.serving.hardware import load_hardware
+    from hisparse_sim.simulator.serving.plan import DEFAULT_BUFFERS, DEFAULT_RATIOS, Aim, make_plan
+    from hisparse_sim.simulator.views.plan_view import show_findings, show_plan
+    from hisparse_sim.simulator.views.tables import write_rows
+
+    form = output_form(form, output)
+    setting, misses_of, trace = prepare(options, mode, policy)
+    aim = Aim(options["prompt"], options["output_len"], concurrency, max_tpot_ms, max_miss_rate)
+    if config is not None:
+        findings = check_config(config, setting, aim)
+        if form == "table":
+            show_findings(findings, output)
+        else:
+            write_rows(as_rows(findings), form, output)
+        if any(finding.severity == "error" for finding in findings):
+            sys.exit(1)
+        return
+    others = () if options["miss_curve"] else ("fifo", "lru", "arc", "belady")
+    found = make_plan(
+        setting,
+        aim,
+        misses_of,
+        policy,
+        buffers or DEFAULT_BUFFERS,
+        ratios or DEFAULT_RATIOS,
+        other_policies=others,
+        linked=load_hardware("gh200", options["profiles"]),
+    )
+    given = {
+        "buffer": buffers,
+        "ratio": ratios,
+        "mode": mode,
+        "policy": policy,
+        "concurrency": concurrency,
+        "max_tpot_ms": max_tpot_ms,
+        "max_miss_rate": max_miss_rate,
+        "candidates": candidates,
+    }
+    if form == "table":
+        show_plan(found, found.rows(candidates), setting, aim, output)
+    elif form == "json":
+        write_document(found.document(candidates), trace, options | given, output)
+    else:
+        write(found.rows(candidates), trace, options | given, form, output)
+    if found.best is None:
+        sys.exit(1)
+
+
+@click.command()
+@deployment_options
+@click.option(
+    "--mode",
+    "modes",
+    multiple=True,
+    type=click.Choice(["baseline", "hisparse", "prefetch", "overlap", "oracle"]),
+    help="May be repeated.  [default: baseline, hisparse, oracle]",
+)
+@click.option("--buffer", type=int, default=4096, show_default=True, help="device_buffer_size.")
+@click.option("--ratio", type=int, default=4, show_default=True, help="host_to_device_ratio.")
+@click.option("--policy", default="lru", show_default=True)
+@click.option(
+    "--concurrency",
+    "concurrencies",
+    multiple=True,
+    callback=several(int),
+    help="Closed loop; several values make a curve.  [default: 256]",
+)
+@click.option("--rate", type=POSITIVE, help="Open loop: requests a second.")
+@click.option(
+    "--requests", type=click.IntRange(1), help="[default: four times the concurrency, or 1000]"
+)
+@click.option(
+    "--range-ratio",
+    type=click.FloatRange(0, 1, min_open=True),
+    default=1.0,
+    show_default=True,
+    help="Lengths are uniform in [this x length, length].",
+)
+@click.option("--seed", default=0, show_default=True)
+@output_options
+def serve(
+    modes: tuple[str, ...],
+    buffer: int,
+    ratio: int,
+    policy: str,
+    concurrencies: tuple[int, ...] | None,
+    rate: float | None,
+    requests: int | None,
+    range_ratio: float,
+    seed: int,
+    form: str | None,
+    output: Path | None,
+    **options: Any,
+) -> None:
+    """Simulate serving over time: throughput, latency, and where the time goes.
+
+    `plan` finds the buffer and ratio to give. Modes: baseline has the whole KV on the GPU; hisparse
+    swaps in before every attention, as the engine does; prefetch and overlap hide copies; oracle
+    has them free.
+
+    \b
+    hisparse-sim serve --concurrency 8,16,32,64,128,256
+    hisparse-sim serve --mode hisparse --rate 0.2 --requests 500
+    """
+    from hisparse_sim.simulator.views.plan_view import load_line, show_served
+    from hisparse_sim.simulator.serving.prediction import serve_all
+
+    if rate is not None and concurrencies:
+        raise click.UsageError("give --concurrency (closed loop) or --rate (open loop), not both")
+    form = output_form(form, output)
+    setting, misses_of, trace = prepare(options, "baseline", policy)
+    rows = serve_all(
+        setting,
+        misses_of,
+        modes or ("baseline", "hisparse", "oracle"),
+        buffer,
+        ratio,
+        policy,
+        options["prompt"],
+        options["output_len"],
+        concurrencies=concurrencies or ((256,) if rate is None else ()),
+        rate_per_s=rate,
+        requests=requests,
+        range_ratio=range_ratio,
+        seed=seed,
+    )
+    if form == "table":
+        load = load_line(setting, options["prompt"], options["output_len"])
+        show_served(rows, f"{load}; B {buffer:,}, ratio {ratio}, {policy}\n", output)
+    else:
+        chosen = {
+            "buffer": buffer,
+            "ratio": ratio,
+            "policy": policy,
+            "range_ratio": range_ratio,
+            "requests": requests,
+        }
+        write(rows, trace, options | chosen, form, output, seed)
+
+
+@click.command()
+@trace_options
+@click.option("--policy", default="lru", show_default=True, help="The engine's own is lru.")
+@click.option("--plot", type=click.Path(path_type=Path), help="Curves beside published points.")
+@output_options
+def reproduce(
+    traces: tuple[str, ...],
+    provenance: str | None,
+    quiet: bool,
+    policy: str,
+    plot: Path | None,
+    form: str | None,
+    output: Path | None,
+) -> None:
+    """Redo published figures: published, ours, error, how, and what stays open.
+
+    \b
+    hisparse-sim reproduce
+    hisparse-sim reproduce -o reproduced.csv --plot rates.svg
+    """
+    from hisparse_sim.simulator.views import figures
+    from hisparse_sim.simulator.views.plan_view import show_reproduced
+    from hisparse_sim.simulator.serving.reproduce import published_rates, table, throughput_curves
+    from hisparse_sim.simulator.serving.reproduce import reproduce as redo
+
+    form = output_form(form, output)
+    if plot:
+        figures.check_suffix(plot)
+    trace = one_trace(traces, provenance)
+    rows = table(list(redo(trace, policy, lambda what: note(f"  {what}", quiet))))
+    if form == "table":
+        show_reproduced(rows, output)
+    else:
+        write(rows, trace, {"policy": policy}, form, output)
+    if plot:
+        rates = throughput_curves(trace, policy)
+        figures.save(figures.throughput_beside_published(rates, published_rates()), plot)
+        note(f"wrote {plot}", quiet)

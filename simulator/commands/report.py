@@ -1,0 +1,42 @@
+"""The command report: parse, call one library function, print."""
+
+from pathlib import Path
+
+import click
+
+from hisparse_sim.traces.commands.options import expand
+from hisparse_sim.traces.terminal import note
+
+
+@click.command()
+@click.argument("results", metavar="RESULT...", nargs=-1, required=True)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    default=Path("report.html"),
+    show_default=True,
+    help="The page.",
+)
+@click.option("--title", help="Heading of the page.  [default: names the trace]")
+@click.option("--quiet", is_flag=True, help="No notes on stderr.")
+def report(results: tuple[str, ...], output: Path, title: str | None, quiet: bool) -> None:
+    """Write one HTML page of what was found: curves, policies, layers, cost, plan.
+
+    RESULT: files that sweep, curve, plan, serve, reproduce and gpu bench wrote with -o (csv, json,
+    jsonl, parquet), in any number; at least one of a sweep. The page needs no network and can be
+    mailed.
+
+    \b
+    hisparse-sim sweep --per-layer --ratio 8 -o rows.parquet
+    hisparse-sim curve -o curve.parquet
+    hisparse-sim report rows.parquet curve.parquet -o report.html
+    """
+    from hisparse_sim.simulator.views.report import read_results, write_report
+    from hisparse_sim.traces.files import refuse_unwritable
+
+    refuse_unwritable(output)
+    read = read_results([Path(path) for path in expand(results)])
+    for left_out in write_report(read, output, title):
+        note(left_out, quiet)
+    note(f"wrote {output} ({output.stat().st_size / 1e6:.2f} MB)", quiet)

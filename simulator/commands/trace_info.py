@@ -1,0 +1,110 @@
+"""The command `trace info`: it shows by the views of this folder what `traces` measures."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from hisparse_sim.traces.commands.options import (
+    open_traces,
+    output_form,
+    output_options,
+    provenance_option,
+)
+from hisparse_sim.traces.file.units import TOKEN
+from hisparse_sim.traces.files import refuse_input, refuse_same
+from hisparse_sim.traces.terminal import note
+
+if TYPE_CHECKING:
+    from hisparse_sim.traces import Trace
+
+
+@click.command()
+@click.argument("paths", metavar="[TRACE]...", nargs=-1)
+@provenance_option
+@click.option(
+    "--full", is_flag=True, help="How positions are used again: overlap, reuse, working set, drift."
+)
+@click.option(
+    "--plot", type=click.Path(path_type=Path), help="Figure of that (.png, .svg, .pdf); --full."
+)
+@output_options
+def info(
+    paths: tuple[str, ...],
+    provenance: str | None,
+    full: bool,
+    plot: Path | None,
+    form: str | None,
+    output: Path | None,
+) -> None:
+    """Describe a trace: what it holds, how local its demand is.
+
+    With --full several traces are compared, a line each.
+
+    \b
+    hisparse-sim trace info
+    hisparse-sim trace info trace.parquet --format json
+    hisparse-sim trace info trace.parquet --full --plot locality.png
+    """
+    form = output_form(form, output)
+    refuse_same(output, plot)
+    opened = open_traces(paths, provenance)
+    for written in (output, plot):
+        if written is not None:
+            refuse_input(written, (trace.path for trace in opened))
+    if full or plot is not None:
+        show_full_info(opened, plot, form, output)
+        return
+    if len(opened) > 1:
+        raise click.UsageError("several traces are compared with --full")
+    from dataclasses import asdict
+
+    import pandas as pd
+
+    from hisparse_sim.simulator.views.tables import write_rows
+    from hisparse_sim.simulator.views.terminal import show_trace_info
+    from hisparse_sim.traces import info as describe
+
+    described = describe(opened[0])
+    if form == "table":
+        show_trace_info(described, output)
+        return
+    rows = pd.DataFrame([asdict(layer) for layer in (*described.per_layer, described.total)])
+    rows = rows.astype({"layer": "Int64"})
+    rows.insert(0, "trace", described.path.stem)
+    rows.insert(1, "provenance", described.metadata.provenance)
+    if described.metadata.unit != TOKEN:
+        rows.insert(2, "unit", described.metadata.unit)
+    rows["trace_sha256"] = described.sha256
+    write_rows(rows, form, output)
+
+
+def show_full_info(
+    opened: Sequence["Trace"], plot: Path | None, form: str, output: Path | None
+) -> None:
+    """Measure, print and draw the locality of traces."""
+    from hisparse_sim.simulator.views import figures
+    from hisparse_sim.simulator.views.locality_view import locality, show_localities, show_locality
+    from hisparse_sim.simulator.replay.sweeping import trace_names
+    from hisparse_sim.simulator.views.tables import write_rows
+    from hisparse_sim.simulator.views.terminal import fit_caveat
+
+    if plot is not None:
+        figures.check_suffix(plot)
+        output_form(None, plot)
+    rows = locality(opened)
+    if form != "table":
+        digests = dict(zip(trace_names(opened), (trace.sha256 for trace in opened), strict=True))
+        write_rows(rows.assign(trace_sha256=rows["trace"].map(digests)), form, output)
+    elif len(opened) > 1:
+        show_localities(rows, output)
+    else:
+        about = opened[0].metadata
+        title = f"{opened[0].path.name}: {about.model or 'unknown model'}, {about.provenance}"
+        if caveat := fit_caveat(about):
+            title += f"\nfit: {caveat}"
+        show_locality(title, rows, output)
+    if plot is not None:
+        figures.save(figures.locality_page(rows), plot)
+        note(f"wrote {plot}", quiet=False)

@@ -1,0 +1,39 @@
+"""Replay of traces through policies: rows of a trace in, misses per step and tidy result rows out.
+
+Names load their module when first used, so that the command line starts without compiled code.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hisparse_sim.simulator.replay.curves import rolling_curves
+    from hisparse_sim.simulator.replay.replaying import PartReplay, Replay, replay, replay_part
+    from hisparse_sim.simulator.replay.sweeping import Sweep, sweep
+
+__all__ = [
+    "PartReplay",
+    "Replay",
+    "Sweep",
+    "replay",
+    "replay_part",
+    "rolling_curves",
+    "sweep",
+]
+
+# No module is called like one of its names: importing it would hide the name behind the module.
+_MODULE_OF = {
+    "PartReplay": "replaying",
+    "Replay": "replaying",
+    "replay": "replaying",
+    "replay_part": "replaying",
+    "rolling_curves": "curves",
+    "Sweep": "sweeping",
+    "sweep": "sweeping",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)

@@ -1,0 +1,242 @@
+"""Replaying the demand of a trace against one policy and buffer size (semantics:
+docs/semantics.md)."""
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from operator import index
+from os import PathLike
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from hisparse_sim.policies import Policy, Setup, get_policy
+from hisparse_sim.simulator.replay.kernel import Output, Rows, compiled, next_demands
+from hisparse_sim.simulator.replay.metrics import tidy_row, tidy_rows
+from hisparse_sim.traces import Demand, Trace, TraceError, open_trace
+
+STARTS = ("staged", "direct")
+MAX_BUFFER_SIZE = 32767  # the engine holds slot ids in int16
+
+# Of a table per position. A seq_len above it is longer than any context, and rows list few of them.
+_LARGEST_TABLE = 1 << 24
+
+_NOTHING = np.empty(0, np.int32)
+
+
+@dataclass(frozen=True, eq=False)
+class PartReplay:
+    """What one (request, layer) came to."""
+
+    misses: npt.NDArray[np.int32]  # [n] misses of every row
+    victims: npt.NDArray[np.int16] | None  # [misses.sum()] slot taken by each miss, in order
+
+
+@dataclass(frozen=True, eq=False)
+class Replay:
+    """What a trace came to under one policy and buffer size.
+
+    `misses` int32 [rows replayed], in the order of the file. `rows`: one tidy row per (request,
+    layer), columns as in docs/metrics.md. `victims` int16 [misses.sum()], only if asked for: the
+    slot that each miss took; those of row r start at `misses[:r].sum()`."""
+
+    misses: npt.NDArray[np.int32]
+    rows: pd.DataFrame
+    victims: npt.NDArray[np.int16] | None = None
+
+
+def replay(
+    trace: str | PathLike[str] | Trace,
+    policy: str | Policy,
+    buffer_size: int,
+    start: str = "staged",
+    *,
+    seed: int = 0,
+    requests: str | Iterable[str] | None = None,
+    layers: int | Iterable[int] | None = None,
+    steps: tuple[int, int] | None = None,
+    victims: bool = False,
+) -> Replay:
+    """Replay a trace, or the part of it that `requests`, `layers` and `steps` select.
+
+    `trace`: a path or an opened trace. `policy`: a name of `hisparse_sim.policies.POLICIES` or a
+    Policy. `buffer_size`: B, the `device_buffer_size` in slots. `start`: "staged" (prefill on the
+    same GPU left the first B tokens in the buffer) or "direct" (the buffer is empty). `steps` =
+    (first, stop) keeps first <= step < stop. `seed` matters to `random` only. `victims` asks for
+    the slots.
+
+    Raises TraceError for a bad trace, or one whose rows are longer than the buffer; ValueError for
+    bad arguments."""
+    trace = trace if isinstance(trace, Trace) else open_trace(trace)
+    policy = get_policy(policy) if isinstance(policy, str) else policy
+    buffer_size = index(buffer_size)
+    check_arguments(buffer_size, start)
+    check_top_k(trace, buffer_size)
+    parts = []
+    rows = []
+    for part in trace.select(requests, layers):
+        demand = trace.read(part, steps=steps)
+        done = replay_part(demand, policy, buffer_size, start, seed=seed, victims=victims)
+        parts.append(done)
+        rows.append(
+            {
+                "trace": trace.name,
+                "provenance": trace.metadata.provenance,
+                "unit": trace.metadata.unit,
+                "request": part.request,
+                "layer": part.layer,
+                "policy": policy.name,
+                "buffer": buffer_size,
+                "start": start,
+                **tidy_row(done.misses, len(demand.positions)),
+            }
+        )
+    if not any(len(part.misses) for part in parts):
+        raise no_steps([trace], steps)
+    return Replay(
+        misses=np.concatenate([part.misses for part in parts]),
+        rows=tidy_rows(rows),
+        victims=np.concatenate([part.victims for part in parts if part.victims is not None])
+        if victims
+        else None,
+    )
+
+
+def replay_part(
+    demand: Demand,
+    policy: str | Policy,
+    buffer_size: int,
+    start: str = "staged",
+    *,
+    seed: int = 0,
+    victims: bool = False,
+) -> PartReplay:
+    """Replay one (request, layer) that is already in memory; arguments as for `replay`.
+
+    `demand` must keep the rules of the trace file, as everything that `Trace.read` returns does.
+    """
+    policy = get_policy(policy) if isinstance(policy, str) else policy
+    buffer_size = index(buffer_size)
+    check_arguments(buffer_size, start)
+    lengths = np.diff(demand.offsets)
+    longest = int(lengths.max(initial=0))
+    if longest > buffer_size:
+        raise TraceError(
+            f"request {demand.request!r}, layer {demand.layer}, step "
+            f"{demand.step[int(lengths.argmax())]} demands {longest} positions at once, more than "
+            f"a buffer of {buffer_size} holds; choose a larger buffer"
+        )
+    steps = len(demand.step)
+    # Short steps come first, since seq_len never shrinks; in them everything is resident.
+    first = int(np.searchsorted(demand.seq_len, buffer_size, side="right"))
+    misses = np.zeros(steps, np.int32)
+    long_accesses = int(demand.offsets[-1] - demand.offsets[first]) if victims else 0
+    output = Output(misses, np.empty(long_accesses, np.uint16))
+    if first < steps:
+        # Every index below fits: positions are under the last seq_len, initial tokens under B.
+        positions = max(int(demand.seq_len[-1]), buffer_size)
+        if positions > _LARGEST_TABLE:
+            demand, positions = _renumbered(demand, buffer_size)
+        rows = _rows(demand)
+        filled = start == "staged" or demand.prompt_len <= buffer_size or first > 0
+        slot = np.full(positions + 1, buffer_size, np.uint16)
+        token = np.full(buffer_size + 1, positions, np.uint32)
+        if filled:
+            slot[:buffer_size] = np.arange(buffer_size)
+            token[:buffer_size] = np.arange(buffer_size)
+        next_demand = first_demand = _NOTHING
+        if policy.needs_future:
+            next_demand = np.empty(len(demand.positions), np.int32)
+            first_demand = np.empty(positions, np.int32)
+            next_demands(rows, first, next_demand, first_demand)
+        state = policy.state(
+            Setup(
+                buffer_size=buffer_size,
+                positions=positions,
+                steps=steps,
+                filled=filled,
+                seed=_stream(seed, demand, buffer_size),
+                next_demand=next_demand,
+                first_demand=first_demand,
+            )
+        )
+        total = compiled(policy)(rows, first, slot, token, state, output)
+        if total < 0:
+            raise ValueError(
+                f"policy {policy.name!r} gave a victim that is no slot or is demanded in the same "
+                f"step (request {demand.request!r}, layer {demand.layer}, step "
+                f"{demand.step[-1 - total]}); it must give every miss another slot that is not hit"
+            )
+        output = Output(misses, output.victims[:total])
+    return PartReplay(misses, output.victims.view(np.int16) if victims else None)
+
+
+def check_arguments(buffer_size: int, start: str) -> None:
+    """Raise ValueError for a buffer size or a start that no replay can have."""
+    if not 1 <= buffer_size <= MAX_BUFFER_SIZE:
+        raise ValueError(
+            f"buffer size {buffer_size} is not in 1..{MAX_BUFFER_SIZE}: the engine holds slot ids "
+            "in 16 bits"
+        )
+    if start == "warm":
+        raise ValueError("the warm start is not built yet; choose staged or direct")
+    if start not in STARTS:
+        raise ValueError(f"unknown start {start!r}; choose {' or '.join(STARTS)}")
+
+
+def default_buffers(top_k: int) -> tuple[int, ...]:
+    """Return the smallest buffer, the engine's default and one more, as far as slot ids reach."""
+    sizes = (min(times * top_k, MAX_BUFFER_SIZE) for times in (1, 2, 3))
+    return tuple(dict.fromkeys(max(top_k, size) for size in sizes))
+
+
+def check_top_k(trace: Trace, buffer_size: int) -> None:
+    """Raise TraceError if one step of `trace` may demand more than the buffer holds."""
+    if trace.metadata.top_k > buffer_size:
+        raise TraceError(
+            f"{trace.path} demands top_k = {trace.metadata.top_k} positions at once, more than a "
+            f"buffer of {buffer_size} holds; choose --buffer {trace.metadata.top_k} or more"
+        )
+
+
+def no_steps(traces: Iterable[Trace], steps: tuple[int, int] | None) -> TraceError:
+    """Return the error for a selection of steps that no request has."""
+    names = ", ".join(str(trace.path) for trace in traces)
+    first, stop = steps or (0, 0)
+    return TraceError(f"{names} has no steps from {first} to {stop - 1} in what is selected")
+
+
+def _renumbered(demand: Demand, buffer_size: int) -> tuple[Demand, int]:
+    """Number positions by their rank among those that occur; return how many there are as well.
+
+    Ranks keep the order, and the tokens that may fill the buffer at the start keep their numbers.
+    """
+    known = np.union1d(np.arange(buffer_size, dtype=np.int32), demand.positions)
+    newest = demand.seq_len - 1
+    rank = np.searchsorted(known, newest)
+    rank[known[np.minimum(rank, len(known) - 1)] != newest] = len(known)
+    positions = np.searchsorted(known, demand.positions).astype(np.int32)
+    seq_len = (rank + 1).astype(np.int32)
+    return replace(demand, positions=positions, seq_len=seq_len), len(known)
+
+
+def _rows(demand: Demand) -> Rows:
+    """Hand arrays to compiled code in one layout, so that each policy is compiled once."""
+
+    def fixed(array: npt.NDArray[np.generic], kind: type[np.generic]) -> npt.NDArray[np.generic]:
+        view = np.ascontiguousarray(array).view(kind)
+        view.flags.writeable = False
+        return view
+
+    return Rows(
+        fixed(demand.offsets, np.int64),  # type: ignore[arg-type]
+        fixed(demand.positions, np.uint32),  # type: ignore[arg-type]
+        fixed(demand.seq_len, np.int32),  # type: ignore[arg-type]
+    )
+
+
+def _stream(seed: int, demand: Demand, buffer_size: int) -> int:
+    """Return the 64 bits that seed a random stream of this (seed, request, layer, buffer)."""
+    key = f"{seed}/{demand.request}/{demand.layer}/{buffer_size}".encode()
+    return int.from_bytes(hashlib.sha256(key).digest()[:8], "little")

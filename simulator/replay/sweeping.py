@@ -1,0 +1,346 @@
+"""Sweeping policies and buffer sizes over traces, part by part, on any executor."""
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor, as_completed, wait
+from dataclasses import dataclass, field
+from itertools import product
+from operator import index
+from os import PathLike
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from hisparse_sim.policies import Policy, get_policy
+from hisparse_sim.simulator.replay.kept import Finished, Kept
+from hisparse_sim.simulator.replay.metrics import Misses, regret, tidy_row, tidy_rows
+from hisparse_sim.simulator.replay.replaying import check_arguments, check_top_k, no_steps, replay_part
+from hisparse_sim.traces import Demand, Part, Trace, open_trace
+from hisparse_sim.traces.terminal import printable
+
+BELADY = "belady"
+
+
+class Run(NamedTuple):
+    """One line of a sweep."""
+
+    policy: Policy
+    buffer_size: int
+
+
+class Task(NamedTuple):
+    """A part of a trace and the runs that share one read of it. Independent of all others,
+    picklable."""
+
+    trace: Trace
+    part: Part
+    runs: tuple[Run, ...]
+    start: str
+    seed: int
+    steps: tuple[int, int] | None
+
+
+class Progress(NamedTuple):
+    """How far a sweep is; a step counts once for every run."""
+
+    steps: int
+    total_steps: int
+    accesses: int
+
+
+@dataclass(frozen=True, eq=False)
+class Sweep:
+    """The result of a sweep.
+
+    `rows`: the tidy table, columns as in docs/metrics.md. `steps`: misses of every single step
+    (`trace, request, layer, policy, buffer, step, misses`). If the sweep was interrupted, both
+    cover the (request, layer) parts that were finished under every policy and buffer, `finished` of
+    `parts`."""
+
+    rows: pd.DataFrame
+    per_layer: bool
+    parts_per_row: npt.NDArray[np.int64]  # [rows] (request, layer) parts that each row sums up
+    finished: int
+    parts: int
+    pieces: list["Piece"] = field(repr=False)
+
+    @property
+    def interrupted(self) -> bool:
+        return self.finished < self.parts
+
+    @property
+    def digests(self) -> dict[str, str]:
+        """SHA-256 of every trace file, by its name in the rows."""
+        return {piece.name: piece.trace.sha256 for piece in self.pieces}
+
+    @property
+    def longest_request(self) -> int:
+        """Tokens of the longest request at its last step."""
+        return max((piece.last_seq_len for piece in self.pieces), default=0)
+
+    @property
+    def steps(self) -> pd.DataFrame:
+        frames = [
+            pd.DataFrame(
+                {
+                    "trace": piece.name,
+                    "request": piece.part.request,
+                    "layer": piece.part.layer,
+                    "policy": run.policy.name,
+                    "buffer": run.buffer_size,
+                    "step": np.arange(piece.first_step, piece.first_step + len(misses)),
+                    "misses": misses,
+                }
+            )
+            for piece in self.pieces
+            for run, misses in piece.misses.items()
+        ]
+        return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
+
+
+@dataclass(eq=False)
+class Piece:
+    """The finished runs of one part."""
+
+    trace: Trace
+    name: str  # of the trace, in the rows
+    part: Part
+    first_step: int = 0
+    last_seq_len: int = 0
+    accesses: int = 0
+    misses: dict[Run, Misses] = field(default_factory=dict)
+
+    def add(self, run: Run, done: Finished) -> None:
+        self.first_step, self.last_seq_len, self.accesses, self.misses[run] = done
+
+
+def sweep(
+    traces: str | PathLike[str] | Trace | Sequence[str | PathLike[str] | Trace],
+    policies: str | Policy | Iterable[str | Policy],
+    buffer_sizes: int | Iterable[int],
+    start: str = "staged",
+    *,
+    regret: bool = True,
+    per_layer: bool = False,
+    seed: int = 0,
+    requests: str | Iterable[str] | None = None,
+    layers: int | Iterable[int] | None = None,
+    steps: tuple[int, int] | None = None,
+    jobs: int | None = None,
+    executor: Executor | None = None,
+    progress: Callable[[Progress], None] | None = None,
+    keep: str | PathLike[str] | None = None,
+) -> Sweep:
+    """Replay every policy at every buffer size over every trace.
+
+    `regret` adds the ratio to Belady's misses, which are replayed for it if not asked for.
+    `per_layer` gives a row per (request, layer) instead of one per (trace, policy, buffer). `jobs`
+    threads (default: all cores) do the work, or any `executor` passed in. A KeyboardInterrupt ends
+    the sweep with what is finished. `keep` names a file to which all work is appended as it is
+    finished, and from which it is taken if the file is there and the trace, the settings and the
+    program are the same; remove it when the result is safe. The other arguments are those of
+    `replay`.
+
+    Raises what `replay` raises.
+    """
+    opened = [
+        trace if isinstance(trace, Trace) else open_trace(trace)
+        for trace in ([traces] if isinstance(traces, str | PathLike | Trace) else traces)
+    ]
+    policies = [policies] if isinstance(policies, str | Policy) else policies
+    sizes = buffer_sizes if isinstance(buffer_sizes, Iterable) else [buffer_sizes]
+    asked = list(
+        dict.fromkeys(
+            Run(get_policy(policy) if isinstance(policy, str) else policy, size)
+            for policy, size in product(policies, [index(size) for size in sizes])
+        )
+    )
+    if not asked:
+        raise ValueError("nothing to sweep: name at least one policy and one buffer size")
+    optima = [Run(get_policy(BELADY), size) for size in {run.buffer_size for run in asked}]
+    runs = list(dict.fromkeys(asked + optima)) if regret else asked
+    for run in runs:
+        check_arguments(run.buffer_size, start)
+        for trace in opened:
+            check_top_k(trace, run.buffer_size)
+
+    if requests is not None and not isinstance(requests, str):
+        requests = tuple(requests)
+    if layers is not None and not isinstance(layers, int):
+        layers = tuple(layers)
+    names = trace_names(opened)
+    pieces = [
+        Piece(trace, name, part)
+        for trace, name in zip(opened, names, strict=True)
+        for part in trace.select(requests, layers)
+    ]
+    if not pieces:
+        raise ValueError("nothing to sweep: no request and layer is selected")
+    if not any(rows_kept(piece.trace, piece.part, steps) for piece in pieces):
+        raise no_steps(opened, steps)
+    kept = None if keep is None else Kept(keep, start, seed, steps)
+    if kept is not None:
+        for piece, run in product(pieces, runs):
+            if (known := kept.find(piece.trace, piece.part, *run)) is not None:
+                piece.add(run, known)
+
+    def store(piece: Piece, run: Run, done: Finished) -> None:
+        piece.add(run, done)
+        if kept is not None:
+            kept.add(piece.trace, piece.part, *run, done)
+
+    workers = jobs or available_cores()
+    tasks = _tasks(pieces, runs, start, seed, steps, workers)
+    if tasks:
+        _prepare(runs)
+    if executor is not None:
+        _execute(tasks, executor, store, progress)
+    else:
+        with ThreadPoolExecutor(workers) as threads:
+            _execute(tasks, threads, store, progress)
+    finished = [piece for piece in pieces if len(piece.misses) == len(runs)]
+    grouped = [[piece] for piece in finished] if per_layer else _by_trace(finished)
+    return Sweep(
+        rows=tidy_rows(
+            _row(group, run, start, per_layer, regret) for group in grouped for run in asked
+        ),
+        per_layer=per_layer,
+        parts_per_row=np.array([len(group) for group in grouped for _ in asked]),
+        finished=len(finished),
+        parts=len(pieces),
+        pieces=finished,
+    )
+
+
+def available_cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def rows_kept(trace: Trace, part: Part, steps: tuple[int, int] | None) -> int:
+    """Return how many rows of a part a selection of steps keeps."""
+    if steps is None:
+        return part.rows
+    step, _ = trace.read_steps(part)
+    return int(((step >= steps[0]) & (step < steps[1])).sum())
+
+
+def run_task(task: Task) -> list[Finished]:
+    """Read the part of `task` once and replay all its runs."""
+    demand = task.trace.read(task.part, steps=task.steps)
+    known = (0, 0, 0)
+    if demand.rows:
+        known = int(demand.step[0]), int(demand.seq_len[-1]), len(demand.positions)
+    return [
+        Finished(
+            *known,
+            replay_part(demand, run.policy, run.buffer_size, task.start, seed=task.seed).misses,
+        )
+        for run in task.runs
+    ]
+
+
+def _tasks(
+    pieces: list[Piece],
+    runs: list[Run],
+    start: str,
+    seed: int,
+    steps: tuple[int, int] | None,
+    workers: int,
+) -> list[tuple[Piece, Task]]:
+    """Cut the work that is not done. With few parts for the workers, a part is read more than once
+    to share its runs."""
+    missing = [(piece, [run for run in runs if run not in piece.misses]) for piece in pieces]
+    missing = [(piece, left) for piece, left in missing if left]
+    most = -(-2 * workers // max(1, len(missing))) if workers > 1 else 1
+    return [
+        (piece, Task(piece.trace, piece.part, tuple(left[share::shares]), start, seed, steps))
+        for piece, left in missing
+        for shares in [min(len(left), most)]
+        for share in range(shares)
+    ]
+
+
+def _prepare(runs: list[Run]) -> None:
+    """Compile every loop now, so that neither threads nor rates wait for a compiler."""
+    row = np.zeros(1, np.int32)
+    tiny = Demand("", 0, 1, row, row + 2, np.array([0, 1]), row)
+    for policy in dict.fromkeys(run.policy for run in runs):
+        replay_part(tiny, policy, 1)
+
+
+def _execute(
+    tasks: list[tuple[Piece, Task]],
+    executor: Executor,
+    store: Callable[[Piece, Run, Finished], None],
+    progress: Callable[[Progress], None] | None,
+) -> None:
+    """Run all tasks and store what they come to; an interrupt leaves the rest undone, once those
+    that run have ended."""
+    total_steps = sum(task.part.rows * len(task.runs) for _, task in tasks)
+    done_steps = accesses = 0
+    waiting = {executor.submit(run_task, task): (piece, task) for piece, task in tasks}
+
+    def finish(future: Future[list[Finished]]) -> None:
+        nonlocal done_steps, accesses
+        piece, task = waiting.pop(future)
+        for run, done in zip(task.runs, future.result(), strict=True):
+            store(piece, run, done)
+            accesses += done.accesses
+        done_steps += task.part.rows * len(task.runs)
+
+    try:
+        for future in as_completed(waiting):
+            finish(future)
+            if progress is not None:
+                progress(Progress(done_steps, total_steps, accesses))
+    except KeyboardInterrupt:
+        pass
+    finally:
+        for future in wait([future for future in waiting if not future.cancel()]).done:
+            if future.exception() is None:
+                finish(future)
+
+
+def trace_names(traces: Sequence[Trace]) -> list[str]:
+    """Return the file stem of every trace, or its path where two share a stem."""
+    stems = [trace.name for trace in traces]
+    return [
+        stem if stems.count(stem) == 1 else printable(str(trace.path))
+        for trace, stem in zip(traces, stems, strict=True)
+    ]
+
+
+def _by_trace(pieces: list[Piece]) -> list[list[Piece]]:
+    groups: dict[int, list[Piece]] = {}
+    for piece in pieces:
+        groups.setdefault(id(piece.trace), []).append(piece)
+    return list(groups.values())
+
+
+def _row(
+    group: list[Piece], run: Run, start: str, per_layer: bool, with_regret: bool
+) -> dict[str, Any]:
+    first = group[0]
+    requests = {piece.part.request for piece in group}
+    row = {
+        "trace": first.name,
+        "provenance": first.trace.metadata.provenance,
+        "unit": first.trace.metadata.unit,
+        "request": first.part.request if len(requests) == 1 else None,
+        "layer": first.part.layer if per_layer else None,
+        "policy": run.policy.name,
+        "buffer": run.buffer_size,
+        "start": start,
+        **tidy_row(
+            np.concatenate([piece.misses[run] for piece in group]),
+            sum(piece.accesses for piece in group),
+        ),
+    }
+    if with_regret:
+        optimum = Run(get_policy(BELADY), run.buffer_size)
+        least = sum(int(piece.misses[optimum].sum(dtype=np.int64)) for piece in group)
+        row["regret"] = regret(row["misses"], least)
+    return row

@@ -1,0 +1,1 @@
+"""Models of a deployment: links, memory, admission, step times, planning and serving."""

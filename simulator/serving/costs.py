@@ -1,0 +1,123 @@
+"""What the misses of a sweep cost on a model and a GPU: bytes over the link, memory, requests that
+fit."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from hisparse_sim.simulator.serving.latency import Link, swap_in_us
+from hisparse_sim.simulator.serving.memory import capacity
+from hisparse_sim.simulator.replay.metrics import Misses
+from hisparse_sim.simulator.serving.models import Model
+from hisparse_sim.simulator.replay.sweeping import Sweep
+from hisparse_sim.traces.file.units import refuse_blocks
+
+GIB = 2**30
+_MOST_GIB = 2**20  # a pebibyte
+_MOST_RATIO = 2**20
+
+
+@dataclass(frozen=True)
+class SwapIn:
+    """How misses turn into time: modelled by `hisparse_sim.simulator.serving.latency`."""
+
+    link: Link
+    kernel: str  # "sglang" or "native"
+    batch: int  # requests that swap in together, all missing alike
+    item_bytes: int
+
+    def us(self, misses: Misses, buffer_size: int) -> npt.NDArray[np.float64]:
+        """Return the swap-in time of every step, for `misses` [steps] of one layer and request."""
+        return swap_in_us(self.link, self.kernel, self.batch, misses, buffer_size, self.item_bytes)
+
+
+def check_costs(ratios: Sequence[int], device_pool_gib: float, host_gib: float) -> None:
+    """Raise ValueError for what `add_costs` cannot price; long work asks before it starts."""
+    for name, gib in (("device-pool", device_pool_gib), ("host", host_gib)):
+        if not 0 < gib <= _MOST_GIB:
+            raise ValueError(f"--{name}-gib is {gib}; it must be between 0 and {_MOST_GIB}")
+    for ratio in ratios:
+        if not 1 <= ratio <= _MOST_RATIO:
+            raise ValueError(f"--ratio is {ratio}; it must be between 1 and {_MOST_RATIO}")
+
+
+def add_swap_in(swept: Sweep, rows: pd.DataFrame, swap_in: SwapIn) -> pd.DataFrame:
+    """Return `rows` (those of `swept`, perhaps repeated) with the columns of swap-in time.
+
+    `swap_in_us` is the mean over all (layer, step) of a row of the time that one layer waits in one
+    step if nothing hides the copies; not the time of the mean misses, since it is no straight line.
+    Raises TraceError for traces that do not count tokens.
+    """
+    refuse_blocks((piece.trace for piece in swept.pieces), "swap-in times price")
+    times: dict[tuple[object, ...], list[npt.NDArray[np.float64]]] = {}
+    keys = ["trace", "policy", "buffer", *(["request", "layer"] if swept.per_layer else [])]
+    for piece in swept.pieces:
+        part = (piece.part.request, piece.part.layer) if swept.per_layer else ()
+        for run, misses in piece.misses.items():
+            key = (piece.name, run.policy.name, run.buffer_size, *part)
+            times.setdefault(key, []).append(swap_in.us(misses, run.buffer_size))
+    means = {key: float(np.concatenate(values).mean()) for key, values in times.items()}
+    return rows.assign(
+        link=swap_in.link.name,
+        swap_in_kernel=swap_in.kernel,
+        batch=swap_in.batch,
+        swap_in_us=[means[key] for key in rows[keys].itertuples(index=False, name=None)],
+    )
+
+
+def add_costs(
+    swept: Sweep,
+    model: Model,
+    ratios: Sequence[int],
+    *,
+    kv_dtype: str = "bf16",
+    device_pool_gib: float = 30,
+    host_gib: float = 250,
+    output_len: int = 0,
+) -> pd.DataFrame:
+    """Return the rows of `swept`, once per ratio, with the columns of docs/metrics.md behind them.
+
+    `bytes_per_step` and `bytes_per_request` (host to device) are those of all layers of `model`,
+    each taken to miss like the mean of the replayed layers; with `per_layer` those of the one layer
+    of the row. A request makes as many steps as were replayed of it, and is as long as the longest
+    of the traces plus `output_len`. `device_pool_gib` is what one GPU has left for KV, `host_gib`
+    the host memory for it; memory rules: see `hisparse_sim.simulator.serving.memory`. Raises ValueError for
+    values that the engine refuses, TraceError for traces that do not count tokens."""
+    refuse_blocks((piece.trace for piece in swept.pieces), "memory models price")
+    check_costs(ratios, device_pool_gib, host_gib)
+    rows = swept.rows
+    item_bytes = model.item_bytes(kv_dtype)
+    priced = []
+    for ratio in ratios:
+        block = rows.copy()
+        block["model"] = model.name
+        block["kv_dtype"] = kv_dtype
+        block["host_to_device_ratio"] = ratio
+        layers = 1 if swept.per_layer else model.layers
+        block["bytes_per_step"] = block["misses_per_step"] * item_bytes * layers
+        block["bytes_per_request"] = block["bytes_per_step"] * block["steps"] / swept.parts_per_row
+        tokens = swept.longest_request + output_len
+        block["device_pool_gib"] = device_pool_gib
+        block["host_gib"] = host_gib
+        block["request_tokens"] = tokens
+        fits = {
+            size: capacity(
+                model,
+                kv_dtype,
+                ratio,
+                size,
+                tokens,
+                round(device_pool_gib * GIB),
+                round(host_gib * GIB),
+            )
+            for size in rows["buffer"].unique()
+        }
+        for column in ("hot_buffer_bytes", "host_bytes_per_request", "requests", "limit", "reason"):
+            values = {size: getattr(fit, column) for size, fit in fits.items()}
+            name = "requests_per_gpu" if column == "requests" else column
+            block[name] = block["buffer"].map(values)
+        priced.append(block)
+    return pd.concat(priced, ignore_index=True) if priced else rows

@@ -1,0 +1,60 @@
+"""Machines: what one GPU and its share of the host offer. Figures from hardware.toml."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from hisparse_sim.simulator.serving.profiles import Profile, Source, find_profile, read_profiles
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """One node, or one group of GPUs that serves together."""
+
+    name: str
+    description: str
+    gpus: int
+    gpu_bytes: int  # memory of one GPU as the driver reports it
+    runtime_bytes: int  # taken on each GPU before weights: CUDA context, NCCL
+    node_host_bytes: int  # host memory of all GPUs together
+    step_times: str  # whose step-time table holds; empty: none
+    prefill_scale: float  # this machine's prefill time over that table's
+    decode_scale: float
+    link: str  # name of the host link's profile
+    gpus_per_host: int  # that read from one host memory at once
+    sources: Mapping[str, Source]
+
+    @property
+    def host_bytes(self) -> int:
+        """Host memory for each GPU."""
+        return self.node_host_bytes // self.gpus
+
+
+def _hardware(profile: Profile) -> Hardware:
+    gpus = profile.count("gpus")
+    return Hardware(
+        name=profile.name,
+        description=profile.labels.get("description", ""),
+        gpus=gpus,
+        gpu_bytes=profile.count("gpu_bytes"),
+        runtime_bytes=profile.count("runtime_bytes"),
+        node_host_bytes=profile.count("node_host_bytes"),
+        step_times=profile.labels.get("step_times", ""),
+        prefill_scale=profile.number("prefill_scale", 1.0),
+        decode_scale=profile.number("decode_scale", 1.0),
+        link=profile.labels.get("link", ""),
+        gpus_per_host=profile.count("gpus_per_host", gpus),
+        sources=profile.sources,
+    )
+
+
+def load_hardware(name: str, profiles: str | Path | None = None) -> Hardware:
+    """The machine called `name`, shipped or from the user's TOML file; else lists the known."""
+    return _hardware(find_profile("hardware", name, profiles))
+
+
+def hardware_names(profiles: str | Path | None = None) -> tuple[str, ...]:
+    """Names of all known machines, sorted."""
+    return tuple(sorted(read_profiles("hardware", profiles)))

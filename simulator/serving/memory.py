@@ -1,0 +1,223 @@
+"""How much memory a request takes under HiSparse, and how many requests one GPU holds.
+
+As the engine allocates, per GPU rank. Read from SGLang 0.5.23, files under sglang/srt:
+managers/hisparse_coordinator.py (hot buffers, tables), mem_cache/allocator/hisparse.py,
+mem_cache/hisparse_memory_pool.py, model_executor/pool_configurator.py (bytes of a token),
+mem_cache/pool_host/base.py (host pool), managers/tp_worker.py (longest request).
+Letters: P device pool in tokens, R host_to_device_ratio, B device_buffer_size, L layers (shared
+ones too). The device pool stores KV items for P tokens, but indexer keys for all P * R tokens that
+the host pool can hold: a larger R makes P smaller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from hisparse_sim.simulator.serving.models import Model
+
+PAGE_TOKENS = 64  # the engine's page; also the reserved page behind every hot buffer
+MAX_BUFFER = 32_767  # slot ids are int16
+
+KEY_BUDGETS = ("all", "once")
+DEVICE_POOL, INDEXER_KEYS, HOST, LENGTH = "device pool", "indexer keys", "host", "length"
+
+
+def pages(tokens: int) -> int:
+    """`tokens` rounded up to whole pages, in tokens."""
+    return -(-tokens // PAGE_TOKENS) * PAGE_TOKENS
+
+
+def device_pool_tokens(
+    pool_bytes: int, layers: int, item_bytes: int, ratio: int, key_bytes: int = 132
+) -> int:
+    """P: tokens in the device pool when `pool_bytes` hold the items and R keys for each."""
+    per_token = layers * (item_bytes + key_bytes * ratio)
+    return pool_bytes // per_token // PAGE_TOKENS * PAGE_TOKENS
+
+
+def baseline_pool_tokens(model: Model, kv_dtype: str, pool_bytes: int) -> int:
+    """Tokens that the same bytes hold without HiSparse: every item and key on the GPU.
+
+    Shared layers have no keys then (mem_cache/kv_cache_configurator.py).
+    """
+    return pool_bytes // full_kv_bytes(model, kv_dtype, PAGE_TOKENS) * PAGE_TOKENS
+
+
+def host_pool_bytes(pool_tokens: int, ratio: int, layers: int, item_bytes: int) -> int:
+    """Pinned host memory of one rank: P * R tokens and one page."""
+    return (pool_tokens * ratio + PAGE_TOKENS) * layers * item_bytes
+
+
+def device_tokens(tokens: int, device_buffer_size: int) -> int:
+    """Device tokens of a decoding request: B and the reserved page; a short one its pages.
+
+    The reserved page comes with the last page of the buffer, not only beyond B.
+    """
+    held = pages(tokens)
+    return held if held < device_buffer_size else device_buffer_size + PAGE_TOKENS
+
+
+def hot_buffer_bytes(model: Model, kv_dtype: str, device_buffer_size: int) -> int:
+    """Bytes of one request's hot buffer over all layers, its reserved page included."""
+    slots = device_buffer_size + PAGE_TOKENS
+    return slots * model.layers * model.item_bytes(kv_dtype)
+
+
+def request_host_bytes(model: Model, kv_dtype: str, tokens: int) -> int:
+    """Host bytes of a request of `tokens`, output included, over all layers, in whole pages."""
+    return pages(tokens) * model.layers * model.item_bytes(kv_dtype)
+
+
+def indexer_bytes(model: Model, tokens: int) -> int:
+    """Device bytes of a request's indexer keys under HiSparse, over all layers, in whole pages."""
+    return pages(tokens) * model.layers * model.indexer_key_bytes
+
+
+def full_kv_bytes(model: Model, kv_dtype: str, tokens: int) -> int:
+    """Device bytes of a request that keeps everything on the GPU: items and indexer keys."""
+    keys = pages(tokens) * model.indexer_layers * model.indexer_key_bytes
+    return request_host_bytes(model, kv_dtype, tokens) + keys
+
+
+def slot_table_bytes(model: Model, device_buffer_size: int) -> int:
+    """Bytes of the engine's tables per request slot, outside the device pool.
+
+    Per layer a 32-bit token and location for each of the B + 64 slots and a 16-bit order of the B
+    slots; per request a 64-bit host location for every token of the context and for every slot, two
+    32-bit lists of the top-k, and with shared layers a plan (64 and 32 bits a miss, and a count).
+    """
+    slots = device_buffer_size + PAGE_TOKENS
+    per_layer = 8 * slots + 2 * device_buffer_size
+    plan = 12 * model.top_k + 4 if model.indexer_layers < model.layers else 0
+    of_request = 8 * (model.context + PAGE_TOKENS) + 8 * slots + 8 * model.top_k + plan
+    return model.layers * per_layer + of_request
+
+
+def check_buffer(model: Model, device_buffer_size: int) -> None:
+    """Raise ValueError unless top_k <= B <= 32767."""
+    if device_buffer_size < model.top_k:
+        raise ValueError(
+            f"device_buffer_size {device_buffer_size} is smaller than the top-k {model.top_k} of"
+            f" {model.name}: one step would not fit; choose {model.top_k} or more"
+        )
+    if device_buffer_size > MAX_BUFFER:
+        raise ValueError(
+            f"device_buffer_size {device_buffer_size} is above {MAX_BUFFER}: the engine keeps slot"
+            " ids in 16 bits"
+        )
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """How many requests one GPU holds in decode, and what stops the next one."""
+
+    requests: int
+    limit: str  # "device pool", "indexer keys", "host" or "length" (too long to run at all)
+    reason: str  # one sentence with the figures
+    pool_tokens: int  # P
+    logical_tokens: int  # P * R, the length of the host pool
+    device_tokens_per_request: int
+    hot_buffer_bytes: int  # per request
+    host_bytes_per_request: int
+    indexer_bytes_per_request: int
+    host_pool_bytes: int  # pinned at start, whatever is used
+
+
+def _largest(fits: Callable[[int], bool], below: int) -> int:
+    """Largest whole number under `below` that fits, where smaller ones fit too; 0 if none does."""
+    low, high = 0, below
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
+
+
+def capacity(
+    model: Model,
+    kv_dtype: str,
+    ratio: int,
+    device_buffer_size: int,
+    tokens: int,
+    device_pool_bytes: int,
+    host_bytes: int,
+    *,
+    keys_budgeted: str = "all",
+) -> Capacity:
+    """Requests of `tokens` (prompt and output) that decode together on one GPU under HiSparse.
+
+    `device_pool_bytes` is what the engine has left for KV on the GPU and `host_bytes` the host
+    memory of this GPU's rank. Counts every request at its full length, so none is retracted.
+    The host pool is pinned whole at start: if it does not fit, the engine does not start and no
+    request runs. `keys_budgeted` "once" is the rule of engines before SGLang's pull request 31992
+    (July 2026): the pool is sized as if one key were kept for each of its own tokens, and the other
+    keys come out of whatever is left on the GPU. Raises ValueError for arguments that the engine
+    refuses.
+    """
+    if keys_budgeted not in KEY_BUDGETS:
+        known = ", ".join(KEY_BUDGETS)
+        raise ValueError(f"unknown key budget {keys_budgeted!r}; known: {known}")
+    check_buffer(model, device_buffer_size)
+    for name, value in (("ratio", ratio), ("tokens", tokens)):
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1, not {value}")
+    if ratio != int(ratio):
+        raise ValueError(f"host_to_device_ratio must be a whole number, not {ratio}")
+    item = model.item_bytes(kv_dtype)
+    keys = model.indexer_key_bytes
+
+    def pool_at(any_ratio: int) -> int:
+        budgeted = any_ratio if keys_budgeted == "all" else 1
+        return device_pool_tokens(device_pool_bytes, model.layers, item, budgeted, keys)
+
+    pool = pool_at(ratio)
+    logical = pool * ratio
+    per_request = device_tokens(tokens, device_buffer_size)
+    pinned = host_pool_bytes(pool, ratio, model.layers, item)
+    by_device, by_keys = pool // per_request, logical // pages(tokens)
+    longest = min(model.context, pool) - 1
+    if tokens > longest:
+        requests, limit = 0, LENGTH
+        bound = (
+            f"the context of {model.name}"
+            if model.context <= pool
+            else f"the device pool, which holds {pool:,} tokens at ratio {ratio}"
+        )
+        reason = (
+            f"{tokens:,} tokens exceed the longest request, {max(longest, 0):,}, set by {bound}"
+        )
+    elif pinned > host_bytes:
+        requests, limit = 0, HOST
+        fitting = _largest(
+            lambda r: host_pool_bytes(pool_at(r), r, model.layers, item) <= host_bytes, ratio
+        )
+        way_out = f"the largest ratio that fits is {fitting}" if fitting else "no ratio fits"
+        reason = (
+            f"the host pool of {pinned / 1e9:.1f} GB ({logical:,} tokens) exceeds the"
+            f" {host_bytes / 1e9:.1f} GB of this GPU; {way_out}"
+        )
+    elif by_device <= by_keys:
+        requests, limit = by_device, DEVICE_POOL
+        reason = (
+            f"{by_device + 1} hot buffers of {per_request:,} tokens exceed the device pool of"
+            f" {pool:,} tokens"
+        )
+    else:
+        requests, limit = by_keys, INDEXER_KEYS
+        reason = (
+            f"{by_keys + 1} requests of {pages(tokens):,} tokens exceed the {logical:,} tokens"
+            f" (pool x ratio {ratio}) whose indexer keys are on the GPU and whose items the host"
+            " pool holds"
+        )
+    return Capacity(
+        requests=requests,
+        limit=limit,
+        reason=reason,
+        pool_tokens=pool,
+        logical_tokens=logical,
+        device_tokens_per_request=per_request,
+        hot_buffer_bytes=hot_buffer_bytes(model, kv_dtype, device_buffer_size),
+        host_bytes_per_request=request_host_bytes(model, kv_dtype, tokens),
+        indexer_bytes_per_request=indexer_bytes(model, tokens),
+        host_pool_bytes=pinned,
+    )

@@ -1,0 +1,295 @@
+"""Putting the parts together: a deployment, its compute, replayed misses and a HiSparse setting."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+import pandas as pd
+
+from hisparse_sim.simulator.serving.admission import (
+    CLIP_NEW_TOKENS,
+    FINAL_RATIO,
+    TRANSFER_RESERVE_TOKENS,
+    Pool,
+)
+from hisparse_sim.simulator.serving.deployment import RESERVE, Deployment
+from hisparse_sim.simulator.serving.exposure import Exposure, Floats, SwapIn
+from hisparse_sim.simulator.serving.hardware import Hardware
+from hisparse_sim.simulator.serving.latency import Link, load_link, swap_in_us
+from hisparse_sim.simulator.serving.memory import HOST, PAGE_TOKENS, check_buffer, device_tokens, pages
+from hisparse_sim.simulator.serving.missing import LayerMisses, MissesOf
+from hisparse_sim.simulator.serving.models import Model
+from hisparse_sim.simulator.serving.profiles import ProfileError
+from hisparse_sim.simulator.serving.event_loop import Server, Workload, serve
+from hisparse_sim.simulator.serving.steptimes import StepTimes, ask_aiconfigurator, load_step_times
+
+
+def swap_in_on(link: Link, kernel: str, device_buffer_size: int, item_bytes: int) -> SwapIn:
+    """Swap-in time of (requests, mean misses, misses of the busiest) on a link, see latency.py."""
+
+    def swap_in(requests: int, misses: Floats, most: Floats) -> Floats:
+        return swap_in_us(link, kernel, requests, misses, device_buffer_size, item_bytes, peak=most)
+
+    return swap_in
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One way to serve: everything that a prediction depends on except the workload."""
+
+    deployment: Deployment
+    steps: StepTimes
+    mode: str = "hisparse"
+    device_buffer_size: int = 4096
+    ratio: int = 2
+    misses: LayerMisses | None = None  # of a replay with this buffer size
+    disaggregated: bool = False  # prefill on a second instance like this one
+    chunked_prefill_size: int = 65_536  # over all ranks
+    max_running_requests: int = 480  # over all ranks
+    conservativeness: float = 1.0
+    ignore_eos: bool = True  # requests of a fixed length: another admission, see admission.py
+    kernel: str = "sglang"  # swap-in kernel: the engine's, or "native" for ours
+    profiles: str | Path | None = None  # the user's file, for links
+
+    def __post_init__(self) -> None:
+        if self.mode != "baseline":
+            check_buffer(self.deployment.model, self.device_buffer_size)
+        if self.misses and self.misses.device_buffer_size != self.device_buffer_size:
+            raise ValueError(
+                f"the misses were replayed with a buffer of {self.misses.device_buffer_size}, not"
+                f" {self.device_buffer_size}"
+            )
+
+    @property
+    def ranks(self) -> int:
+        return self.deployment.layout.attention_dp
+
+    @cached_property
+    def pool(self) -> Pool:
+        """Pool of one rank; ValueError if the engine does not start with it."""
+        if self.mode == "baseline":
+            tokens = self.deployment.baseline_tokens()
+            return self._pool(tokens, tokens, 0)
+        found = self.deployment.capacity(self.ratio, self.device_buffer_size, 1)
+        if found.limit in (HOST, RESERVE):
+            raise ValueError(found.reason)
+        return self._pool(found.pool_tokens, found.logical_tokens, self.device_buffer_size)
+
+    def _pool(self, device_tokens: int, logical_tokens: int, device_buffer_size: int) -> Pool:
+        return Pool(
+            device_tokens,
+            logical_tokens,
+            device_buffer_size,
+            self.deployment.model.context,
+            self.conservativeness,
+            self.ignore_eos,
+            scaled=self.deployment.keys_budgeted == "once",  # as old: see Deployment
+        )
+
+    @cached_property
+    def exposure(self) -> Exposure:
+        return Exposure(
+            self.mode,
+            self.deployment.model,
+            self.device_buffer_size,
+            self.misses,
+            swap_in_on(self.link, self.kernel, self.device_buffer_size, self.deployment.item_bytes),
+        )
+
+    @cached_property
+    def link(self) -> Link:
+        """The host link as each GPU sees it while all of its host pull.
+
+        ProfileError if the machine's profile names none or an unknown one.
+        """
+        link = load_link(self.deployment.hardware.link, self.profiles)
+        return link.among(self.deployment.pulling_gpus)
+
+    def server(self) -> Server:
+        """The instance for `serve`."""
+        model = self.deployment.model
+        return Server(
+            steps=self.steps,
+            exposure=self.exposure,
+            pool=self.pool,
+            ranks=self.ranks,
+            chunk_tokens=max(self.chunked_prefill_size // self.ranks, PAGE_TOKENS),
+            max_running=max(self.max_running_requests // self.ranks, 1),
+            prefill_steps=self.steps if self.disaggregated else None,
+            staging_bytes_per_s=self.link.bulk_gb_s * 1e9,
+            token_bytes=model.layers * self.deployment.item_bytes,
+        )
+
+    def resident(self, prompt: int, output: int) -> tuple[int, str]:
+        """Requests that one rank runs together when more are always waiting, and what limits them.
+
+        All at their mean length, so that growth and endings balance; the last one admitted also
+        needs room for its prompt in the device pool if prefill runs on the same GPUs.
+        """
+        pool = self.pool
+        if not pool.can_ever_hold(prompt, output):
+            return 0, "length"
+        mean = pages(prompt + output // 2)
+        found = {"max-running-requests": max(self.max_running_requests // self.ranks, 1)}
+        if self.disaggregated:
+            each = mean + TRANSFER_RESERVE_TOKENS
+            found["device pool"] = pool.device_tokens // each
+            if pool.hierarchical:
+                held = pool.device_buffer_size + PAGE_TOKENS
+                found["device pool"] = pool.device_tokens // held
+                found["indexer keys"] = pool.logical_tokens // each
+        else:
+            found |= self._beside_a_prompt(prompt, output, mean)
+        limit = min(found, key=lambda name: found[name])
+        return found[limit], limit
+
+    def _beside_a_prompt(self, prompt: int, output: int, mean: int) -> dict[str, int]:
+        """Requests that run when the last one admitted still has its prompt in the device pool.
+
+        Ends spread evenly over time, except where whole outputs are promised without HiSparse:
+        there equal requests stay in step.
+        """
+        pool = self.pool
+        clipped = min(output, CLIP_NEW_TOKENS)
+        promise = clipped * (1 - clipped / (2 * output))  # the mean of min(left, 4096)
+        arriving = pages(prompt) + PAGE_TOKENS
+        if not pool.ignore_eos:
+            arriving += clipped
+        if pool.scaled or not pool.ignore_eos:
+            promise *= FINAL_RATIO
+
+        def beside(tokens: int, each: float) -> int:
+            return max(int((tokens - arriving) // each) + 1, 1)
+
+        if not pool.hierarchical:
+            room = beside(pool.device_tokens, mean + promise)
+            if pool.ignore_eos:
+                room = max(min(room, pool.device_tokens // pages(prompt + output)), 1)
+            return {"device pool": room}
+        held = device_tokens(prompt + output, pool.device_buffer_size)
+        return {
+            "prompt room": beside(pool.device_tokens, held + promise),
+            "indexer keys": beside(pool.logical_tokens, mean + promise),
+        }
+
+    def step_us(self, batch: int, context: float) -> float:
+        """A decode step with `batch` requests of mean `context` on every rank, swap-in included."""
+        attention = self.steps.decode_attention_us(batch, context)
+        rest = self.steps.decode_rest_us(batch)
+        wait = self.exposure.step_us(batch, context, attention + rest, attention)
+        return attention + rest + wait
+
+    def steady_tokens_per_s(self, prompt: int, output: int, batch: int) -> float:
+        """Output tokens a second of the whole instance with `batch` requests on every rank.
+
+        A cohort view: every rank prefills `batch` prompts one after the other, all ranks at once,
+        then they decode together. That is how equal requests behave (prefill waits for no one and
+        stalls all); unequal lengths cost more. With prefill elsewhere only decode counts.
+        """
+        if batch < 1:
+            return 0.0
+        decode = output * self.step_us(batch, prompt + output / 2)
+        prefill = 0.0
+        if not self.disaggregated:
+            prefill = self.steps.prefill_attention_chunk_us(
+                0, prompt
+            ) + self.steps.prefill_rest_chunk_us(prompt)
+        return self.ranks * batch * output / (batch * prefill + decode) * 1e6
+
+
+def steps_for(
+    model: Model, hardware: Hardware, layout: str, kv_dtype: str, source: str | None = None
+) -> StepTimes:
+    """Compute of a deployment: the shipped table (None), "aiconfigurator", or a table's path.
+
+    A machine without data of its own takes those of the machine that its profile names, scaled as
+    the profile says; raises ProfileError where it names none.
+    """
+    if source not in (None, "aiconfigurator"):
+        return load_step_times(model.name, hardware.name, layout, kv_dtype, Path(source or ""))
+    measured = hardware.step_times
+    kv_dtype = "fp8" if kv_dtype == "fp8-raw" else kv_dtype  # the same arithmetic on fewer bytes
+    if not measured:
+        raise ProfileError(
+            f"no compute data for {hardware.name}: give a table with --step-times FILE"
+        )
+    if source == "aiconfigurator":
+        table = ask_aiconfigurator(model.name, model.repository, measured, layout, kv_dtype)
+    else:
+        table = load_step_times(model.name, measured, layout, kv_dtype)
+    if measured == hardware.name:
+        return table
+    why = hardware.sources.get("decode_scale")
+    return table.scaled(
+        hardware.name,
+        hardware.decode_scale,
+        hardware.prefill_scale,
+        why.text if why else "not scaled",
+    )
+
+
+def serve_all(
+    setting: Setting,
+    misses_of: MissesOf,
+    modes: Iterable[str],
+    device_buffer_size: int,
+    ratio: int,
+    policy: str,
+    prompt: int,
+    output: int,
+    *,
+    concurrencies: Iterable[int] = (),
+    rate_per_s: float | None = None,
+    requests: int | None = None,
+    range_ratio: float = 1.0,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """Serve every mode at every load; one tidy row each.
+
+    Loads are `concurrencies` (closed loop) or one `rate_per_s` (open loop). `requests` defaults to
+    four times the concurrency, or 1,000. Columns: mode, load, tokens_per_s, TPOT and TTFT
+    percentiles, running, waiting, the shares of the time (prefill, decode_attention, decode_rest,
+    swap_in, idle), retractions, refused, cut, makespan_s.
+    """
+    loads: list[tuple[int | None, float | None]] = [(c, None) for c in concurrencies]
+    if rate_per_s is not None:
+        loads.append((None, rate_per_s))
+    rows = []
+    for mode in modes:
+        needed = misses_of(policy, device_buffer_size) if mode != "baseline" else None
+        one = replace(
+            setting, mode=mode, device_buffer_size=device_buffer_size, ratio=ratio, misses=needed
+        )
+        for concurrency, rate in loads:
+            count = requests or (4 * concurrency if concurrency else 1000)
+            workload = Workload(prompt, output, count, concurrency, rate, range_ratio, seed)
+            served = serve(one.server(), workload)
+            span = served.makespan or 1.0
+            rows.append(
+                {
+                    "mode": mode,
+                    "load": str(concurrency) if concurrency else f"{rate:g}/s",
+                    "tokens_per_s": served.output_tokens_per_s,
+                    "tpot_p50_ms": served.tpot_ms(50),
+                    "tpot_p95_ms": served.tpot_ms(95),
+                    "tpot_p99_ms": served.tpot_ms(99),
+                    "ttft_p50_s": served.ttft_s(50),
+                    "ttft_p95_s": served.ttft_s(95),
+                    "ttft_p99_s": served.ttft_s(99),
+                    "running": served.running,
+                    "waiting": served.waiting,
+                    "prefill": served.times.prefill / span,
+                    "decode_attention": served.times.decode_attention / span,
+                    "decode_rest": served.times.decode_rest / span,
+                    "swap_in": served.times.swap_in / span,
+                    "idle": served.times.idle / span,
+                    "retractions": served.retractions,
+                    "refused": served.refused,
+                    "cut": served.cut,
+                    "makespan_s": served.makespan,
+                }
+            )
+    return pd.DataFrame(rows)

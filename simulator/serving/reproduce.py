@@ -1,0 +1,285 @@
+"""Published figures redone: what was published, what the models here give, and how it was obtained.
+
+The figures and their scenarios are data (profiles/published.toml). No model reads them.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from hisparse_sim.simulator.serving import profiles
+from hisparse_sim.simulator.serving.deployment import Deployment, rank_weight_bytes
+from hisparse_sim.simulator.serving.exposure import Exposure
+from hisparse_sim.simulator.serving.hardware import load_hardware
+from hisparse_sim.simulator.serving.latency import load_link
+from hisparse_sim.simulator.serving.memory import (
+    baseline_pool_tokens,
+    full_kv_bytes,
+    hot_buffer_bytes,
+)
+from hisparse_sim.simulator.serving.missing import LayerMisses, layer_misses
+from hisparse_sim.simulator.serving.models import load_model
+from hisparse_sim.simulator.serving.prediction import Setting, steps_for, swap_in_on
+from hisparse_sim.simulator.serving.event_loop import Workload, serve
+from hisparse_sim.simulator.serving.steptimes import LAYOUTS
+from hisparse_sim.traces import Trace, open_trace, sample_path
+
+GIB = 1 << 30
+Progress = Callable[[str], None]
+CURVE = (8, 16, 32, 64, 128, 256)  # concurrencies of the figure
+
+
+@dataclass(frozen=True)
+class Reproduced:
+    """One published figure and ours."""
+
+    what: str
+    published: float
+    ours: float
+    at_least: bool  # the published figure is a lower bound
+    how: str
+    gap: str
+    source: str
+
+    @property
+    def error(self) -> float:
+        """ours / published - 1; 0 where a lower bound is kept."""
+        if self.at_least and self.ours >= self.published:
+            return 0.0
+        return self.ours / self.published - 1
+
+
+def read_published() -> dict[str, Any]:
+    """The shipped figures: tables sources, memory, serving, steps, decode, measured_baseline."""
+    text = (files(profiles) / "published.toml").read_text(encoding="utf-8")
+    return tomllib.loads(text)
+
+
+def _memory(entry: Mapping[str, Any]) -> tuple[float, str]:
+    model = load_model(entry.get("model", "glm-5.1"))
+    formula = entry["formula"]
+    if formula == "request_gb":
+        return full_kv_bytes(model, "bf16", entry["tokens"]) / 1e9, "items and keys of all layers"
+    if formula == "hot_buffer_gb":
+        return hot_buffer_bytes(model, "bf16", entry["buffer"]) / 1e9, "items of B + 64 slots"
+    if formula == "weights_gib":
+        weights = rank_weight_bytes(model, LAYOUTS[entry["layout"]])
+        return weights / GIB, "from the config's dimensions"
+    if formula == "requests_in":
+        pool = round(entry["pool_gb"] * 1e9)
+        tokens = baseline_pool_tokens(model, "bf16", pool)
+        return float(tokens // entry["tokens"]), "pool tokens over request tokens"
+    # rule_of_thumb: host memory over the items of a pool that does not shrink with the ratio.
+    pool = baseline_pool_tokens(model, "bf16", 30 * GIB)
+    held = 8 * pool * model.layers * model.item_bytes("bf16")
+    return entry["host_tb"] * 1e12 / held, "host memory over the items of 8 pools of 30 GiB"
+
+
+class _Runs:
+    """Serving runs of one trace, each made once."""
+
+    def __init__(self, trace: Trace, policy: str) -> None:
+        self.misses: Callable[[int], LayerMisses] = cache(
+            lambda size: layer_misses(trace, policy, size)
+        )
+        self._rates: dict[tuple[Any, ...], tuple[float, str]] = {}
+
+    def setting(self, entry: Mapping[str, Any], mode: str, pool_gib: float | None) -> Setting:
+        model = load_model(entry.get("model", "glm-5.1"))
+        hardware = load_hardware(entry.get("hardware", "h200"))
+        layout = entry.get("layout", "dp8-tp8")
+        pool = round(pool_gib * GIB) if pool_gib else None
+        deployment = Deployment(
+            model,
+            hardware,
+            LAYOUTS[layout],
+            pool_bytes=pool,
+            keys_budgeted=entry.get("keys_budgeted", "once"),
+        )
+        size = entry.get("buffer", 4096)
+        return Setting(
+            deployment,
+            steps_for(model, hardware, layout, "bf16"),
+            mode,
+            size,
+            entry.get("ratio", 8),
+            self.misses(size) if mode != "baseline" else None,
+            disaggregated=entry.get("disaggregated", False),
+        )
+
+    # B and ratio are the same in all entries that share a workload.
+    def tokens_per_s(
+        self, entry: Mapping[str, Any], mode: str, pool_gib: float | None
+    ) -> tuple[float, str]:
+        workload = Workload(
+            entry.get("prompt", 32_768),
+            entry.get("output", 8192),
+            entry["requests"],
+            concurrency=entry["concurrency"],
+            range_ratio=entry.get("range_ratio", 1.0),
+        )
+        key = (workload, mode, pool_gib, entry.get("keys_budgeted"))
+        if key not in self._rates:
+            setting = self.setting(entry, mode, pool_gib)
+            served = serve(setting.server(), workload)
+            how = f"{served.running:.0f} of {workload.concurrency} decode"
+            if served.finished:
+                shares = served.times
+                how += (
+                    f" at {served.tpot_ms(50):.1f} ms; prefill"
+                    f" {shares.prefill / served.makespan:.0%}, swap-in"
+                    f" {shares.swap_in / served.makespan:.0%} of the time"
+                )
+            else:
+                longest = min(setting.pool.device_tokens, setting.deployment.model.context) - 1
+                how = f"every request refused: the longest is {longest:,} tokens"
+            self._rates[key] = served.output_tokens_per_s, how
+        return self._rates[key]
+
+    def serving(self, entry: Mapping[str, Any]) -> tuple[float, str]:
+        pool = entry.get("pool_gib")
+        ours, how = self.tokens_per_s(entry, entry["mode"], pool)
+        if "against" in entry:
+            other, _ = self.tokens_per_s(entry, entry["against"], pool)
+            how = f"{ours:,.0f} over {other:,.0f} tokens/s; {how}"
+            ours = ours / other if other else float("nan")
+        return ours, how
+
+    def steps(self, entry: Mapping[str, Any]) -> tuple[float, str]:
+        """Tokens/s of steps that take what the measured baseline takes and our swap-in."""
+        base = read_published()["measured_baseline"]
+        model = load_model("glm-5.1")
+        hardware = load_hardware(base["hardware"])
+        misses = self.misses(base["buffer"])
+        item = model.item_bytes(base["kv_dtype"])
+        link = load_link(hardware.link).among(hardware.gpus_per_host)
+        swap_in = swap_in_on(link, "sglang", base["buffer"], item)
+        exposure = Exposure("hisparse", model, base["buffer"], misses, swap_in)
+        running, batch = base["running"], entry["batch"]
+        step_ms = [1000 * n / rate for n, rate in zip(running, base["tokens_per_s"], strict=True)]
+        compute = float(np.interp(batch, running, step_ms))
+        if batch > running[-1]:
+            slope = (step_ms[-1] - step_ms[-2]) / (running[-1] - running[-2])
+            compute += slope * (batch - running[-1])
+        wait = exposure.step_us(batch, base["context"], 0.0, 0.0) / 1000
+        how = f"measured baseline {compute:.1f} ms, swap-in {wait:.1f} ms"
+        return 1000 * batch / (compute + wait), how
+
+    def decode(self, entry: Mapping[str, Any]) -> tuple[float, str]:
+        """The gain of decode alone, with as many requests as fit."""
+        prompt, output = entry["prompt"], entry["output"]
+        rates, batches = [], []
+        for mode in ("hisparse", "baseline"):
+            setting = replace(self.setting(entry, mode, None), disaggregated=True)
+            held, _ = setting.resident(prompt, output)
+            batches.append(min(held, entry["concurrency"] // setting.ranks))
+            rates.append(setting.steady_tokens_per_s(prompt, output, batches[-1]))
+        how = (
+            f"{rates[0]:,.0f} over {rates[1]:,.0f} tokens/s with {batches[0]} and {batches[1]}"
+            " requests a GPU, decode only"
+        )
+        return rates[0] / rates[1] if rates[1] else float("nan"), how
+
+
+def reproduce(
+    trace: Trace | None = None, policy: str = "lru", progress: Progress | None = None
+) -> Iterator[Reproduced]:
+    """Redo every published figure, one after the other.
+
+    `trace`: whose misses are replayed (None: the bundled sample). `progress` gets each name first.
+    """
+    published = read_published()
+    runs = _Runs(trace or open_trace(sample_path()), policy)
+    kinds = {
+        "memory": _memory,
+        "serving": runs.serving,
+        "steps": runs.steps,
+        "decode": runs.decode,
+    }
+    for kind, compute in kinds.items():
+        for entry in published[kind]:
+            if progress:
+                progress(entry["what"])
+            ours, how = compute(entry)
+            assumed = entry.get("assumed", "")
+            yield Reproduced(
+                what=entry["what"],
+                published=float(entry["value"]),
+                ours=ours,
+                at_least=entry.get("at_least", False),
+                how=f"{how} ({assumed})" if assumed else how,
+                gap=entry["gap"],
+                source=published["sources"][entry["source"]],
+            )
+
+
+def table(rows: list[Reproduced]) -> pd.DataFrame:
+    """Tidy rows: what, published, ours, error, how, gap, source."""
+    return pd.DataFrame(
+        [
+            {
+                "what": row.what,
+                "published": row.published,
+                "ours": row.ours,
+                "error": row.error,
+                "how": row.how,
+                "gap": row.gap,
+                "source": row.source,
+            }
+            for row in rows
+        ]
+    )
+
+
+def throughput_curves(trace: Trace, policy: str = "lru") -> pd.DataFrame:
+    """Our rates for 32k/8k on 8 x H200, as rows of `serve`: columns mode, load, tokens_per_s."""
+    runs = _Runs(trace, policy)
+    lines = (  # name, mode, pool in GiB, indexer keys in the pool's size
+        ("baseline", "baseline", None, "once"),
+        ("baseline, pool 10 GiB", "baseline", 10.0, "once"),
+        ("HiSparse, engine of today", "hisparse", None, "all"),
+        ("HiSparse, engine of then", "hisparse", None, "once"),
+    )
+    return pd.DataFrame(
+        [
+            {
+                "trace": trace.name,
+                "provenance": trace.metadata.provenance,
+                "mode": name,
+                "load": str(concurrency),
+                "tokens_per_s": runs.tokens_per_s(
+                    {
+                        "requests": 4 * concurrency,
+                        "concurrency": concurrency,
+                        "keys_budgeted": keys,
+                    },
+                    mode,
+                    pool,
+                )[0],
+            }
+            for name, mode, pool, keys in lines
+            for concurrency in CURVE
+        ]
+    )
+
+
+def published_rates() -> pd.DataFrame:
+    """The published rates of the workload of `throughput_curves`: source, mode, concurrency,
+    tokens_per_s."""
+    rates = {  # the last entry of a point counts
+        (entry["source"], entry["mode"], entry["concurrency"]): entry["value"]
+        for entry in read_published()["serving"]
+        if not {"against", "prompt"} & set(entry)
+    }
+    return pd.DataFrame(
+        [(*key, rate) for key, rate in rates.items()],
+        columns=["source", "mode", "concurrency", "tokens_per_s"],
+    )

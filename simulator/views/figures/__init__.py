@@ -1,0 +1,66 @@
+"""Figures: functions that take a tidy table and return a matplotlib Axes, in one style.
+
+Every function draws into `axes`, or into a new figure, and puts the origin of the trace in the
+corner; a synthetic trace is marked."""
+
+from hisparse_sim.simulator.views.figures.costs import (
+    latency,
+    plan_pareto,
+    throughput,
+    throughput_beside_published,
+)
+from hisparse_sim.simulator.views.figures.demand import (
+    cross_layer_overlap,
+    drift,
+    overlap,
+    reuse_distance,
+    sinks_and_recent,
+    working_set,
+)
+from hisparse_sim.simulator.views.figures.misses import (
+    layer_step_map,
+    miss_ratio,
+    policy_bars,
+    rolling_misses,
+)
+from hisparse_sim.simulator.views.figures.page import locality_page
+from hisparse_sim.simulator.views.figures.style import (
+    COLOURS,
+    DASHES,
+    MARKERS,
+    STYLE,
+    SUFFIXES,
+    check_suffix,
+    looks,
+    new_axes,
+    save,
+    styled,
+)
+
+__all__ = [
+    "COLOURS",
+    "DASHES",
+    "MARKERS",
+    "STYLE",
+    "SUFFIXES",
+    "check_suffix",
+    "cross_layer_overlap",
+    "drift",
+    "latency",
+    "layer_step_map",
+    "locality_page",
+    "looks",
+    "miss_ratio",
+    "new_axes",
+    "overlap",
+    "plan_pareto",
+    "policy_bars",
+    "reuse_distance",
+    "rolling_misses",
+    "save",
+    "sinks_and_recent",
+    "styled",
+    "throughput",
+    "throughput_beside_published",
+    "working_set",
+]

@@ -1,0 +1,212 @@
+"""Figures of what misses cost: time, throughput, memory."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+from hisparse_sim.simulator.views.figures.style import (
+    COLOURS,
+    MARKERS,
+    from_zero,
+    legend_beside,
+    looks,
+    new_axes,
+    origin,
+    put_origin,
+    spaced,
+    styled,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_LABEL_WIDE, _LABEL_HIGH = 0.075, 0.045  # of a ratio, as shares of the axes
+
+
+def _need(table: pd.DataFrame, names: str, what: str) -> None:
+    if missing := [name for name in names.split() if name not in table]:
+        raise ValueError(f"{what} needs the columns {names}; missing: {', '.join(missing)}")
+
+
+def latency(points: pd.DataFrame, *, provenance: str = "", axes: "Axes | None" = None) -> "Axes":
+    """Draw the swap-in time of a layer: measured points, and predicted ones joined by lines.
+
+    `points`: columns `batch, misses` (of each request) and `measured_us`, `predicted_us` or both;
+    nan where there is none. A colour and marker per batch."""
+    _need(points, "batch misses", "the latency figure")
+    kinds = [name for name in ("predicted_us", "measured_us") if name in points]
+    if not kinds:
+        raise ValueError("the latency figure needs a column measured_us or predicted_us")
+    batches = sorted(points["batch"].unique())
+    with styled():
+        axes = axes or new_axes(5.6, 3.4)
+        look = looks(f"{batch} requests" if batch > 1 else "1 request" for batch in batches)
+        for batch, (name, (colour, dash, marker, _)) in zip(batches, look.items(), strict=True):
+            own = points[points["batch"] == batch].sort_values("misses")
+            axes.plot([], [], color=colour, linestyle=dash, marker=marker, label=name)
+            for kind in kinds:
+                known = own[own[kind].notna()]
+                if kind == "predicted_us":
+                    axes.plot(known["misses"], known[kind], color=colour, linestyle=dash)
+                else:
+                    axes.plot(
+                        known["misses"],
+                        known[kind],
+                        marker,
+                        color=colour,
+                        markerfacecolor="white",
+                        markersize=5,
+                    )
+        axes.set_xlabel("misses per request, layer and step")
+        axes.set_ylabel("swap-in of one layer (µs)")
+        from_zero(axes)
+        means = {"predicted_us": "lines: predicted", "measured_us": "points: measured"}
+        axes.set_title("Time of a swap-in (" + ", ".join(means[kind] for kind in kinds) + ")")
+        legend_beside(axes, "decoding together")
+        put_origin(axes, provenance or origin(points))
+    return axes
+
+
+def throughput(rows: pd.DataFrame, *, axes: "Axes | None" = None) -> "Axes":
+    """Draw output tokens per second over concurrent requests, a line per mode.
+
+    `rows`: those of `serve`, columns `mode, load, tokens_per_s`; open loops (a load per second) are
+    left out. Raises ValueError if nothing is left."""
+    _need(rows, "mode load tokens_per_s", "the throughput figure")
+    loads = pd.to_numeric(rows["load"], errors="coerce")
+    closed = rows.assign(concurrency=loads)[loads.notna()]
+    if closed.empty:
+        raise ValueError("no closed loop to draw: run serve with --concurrency")
+    with styled():
+        axes = axes or new_axes(5.6, 3.4)
+        look = looks(closed["mode"])
+        for mode, line in closed.groupby("mode", sort=False):
+            line = line.sort_values("concurrency")
+            colour, dash, marker, _ = look[str(mode)]
+            axes.plot(
+                line["concurrency"],
+                line["tokens_per_s"],
+                color=colour,
+                linestyle=dash,
+                marker=marker,
+                markersize=4.5,
+                label=mode,
+            )
+        places = sorted(closed["concurrency"].unique())
+        if len(places) > 1:
+            axes.set_xscale("log", base=2)
+        labels = spaced(np.log2(places).tolist(), [f"{place:g}" for place in places], 0.09)
+        axes.set_xticks(places, labels)
+        axes.minorticks_off()
+        from_zero(axes)
+        axes.set_xlabel("concurrent requests")
+        axes.set_ylabel("output tokens per second")
+        axes.set_title("Throughput by concurrency (simulated)")
+        legend_beside(axes)
+        put_origin(axes, origin(rows))
+    return axes
+
+
+def plan_pareto(candidates: pd.DataFrame, *, axes: "Axes | None" = None) -> "Axes":
+    """Draw the candidates of a plan: tokens per second over time per token; upper left is better.
+
+    A colour and marker per buffer, the area by pinned host memory, the ratio beside points that no
+    other beats in both, as far as there is room. `candidates`: `Plan.candidates` or `Plan.pareto`;
+    those that cannot run are left out. Raises ValueError if none can."""
+    _need(candidates, "buffer ratio requests tokens_per_s tpot_ms host_gb", "the plan figure")
+    able = candidates[candidates["requests"] > 0]
+    if able.empty:
+        raise ValueError("no candidate of this plan can run: there is nothing to draw")
+    with styled():
+        axes = axes or new_axes(5.8, 3.6)
+        most = able["host_gb"].max()
+        buffers = sorted(able["buffer"].unique())
+        for number, buffer in enumerate(buffers):
+            own = able[able["buffer"] == buffer]
+            axes.scatter(
+                own["tpot_ms"],
+                own["tokens_per_s"],
+                s=15 + 75 * own["host_gb"] / most,
+                color=COLOURS[number % len(COLOURS)],
+                marker=MARKERS[number % len(MARKERS)],
+                alpha=0.8,
+                linewidth=0.5,
+                edgecolor="white",
+                label=f"B = {buffer:,}",
+            )
+        ahead = np.array(
+            [
+                not ((able["tpot_ms"] <= x) & (able["tokens_per_s"] > y)).any()
+                for x, y in zip(able["tpot_ms"], able["tokens_per_s"], strict=True)
+            ]
+        )
+        front = able[ahead].sort_values("tpot_ms").drop_duplicates(["tpot_ms", "tokens_per_s"])
+        axes.step(
+            front["tpot_ms"],
+            front["tokens_per_s"],
+            where="post",
+            color="0.5",
+            linewidth=0.8,
+            zorder=0,
+            label="front",
+        )
+        axes.margins(x=0.12, y=0.08)  # room for the first label
+        for row in _apart(front, axes).to_dict("records"):
+            axes.annotate(
+                f"R {row['ratio']:g}",
+                (row["tpot_ms"], row["tokens_per_s"]),
+                xytext=(-4, 4),
+                textcoords="offset points",
+                ha="right",
+                fontsize=6.5,
+            )
+        axes.set_xlabel("time per output token (ms)")
+        axes.set_ylabel("output tokens per second")
+        axes.set_title("Plans: throughput against latency (simulated)")
+        legend_beside(axes, f"area: host memory,\nup to {most:,.0f} GB")
+        put_origin(axes, origin(candidates))
+    return axes
+
+
+def _apart(front: pd.DataFrame, axes: "Axes") -> pd.DataFrame:
+    """Return the points of a front whose labels would not touch, from the left."""
+    (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
+    places = zip(
+        (front["tpot_ms"] - left) / (right - left),
+        (front["tokens_per_s"] - bottom) / (top - bottom),
+        strict=True,
+    )
+    taken: list[tuple[float, float]] = []
+    kept = []
+    for x, y in places:
+        kept.append(all(x - a >= _LABEL_WIDE or abs(y - b) >= _LABEL_HIGH for a, b in taken))
+        taken += [(x, y)] * kept[-1]
+    return front[kept]
+
+
+def throughput_beside_published(served: pd.DataFrame, published: pd.DataFrame) -> "Axes":
+    """Draw rates over concurrency beside published ones.
+
+    `served`: see `throughput`. `published`: `source, concurrency, tokens_per_s`.
+    """
+    with styled():
+        axes = throughput(served, axes=new_axes(8.4, 3.6))
+        for source, marker, name in (
+            ("user", "o", "a user"),
+            ("paper", "s", "paper"),
+            ("chart", "^", "blog"),
+        ):
+            own = published[published["source"] == source]
+            axes.plot(
+                own["concurrency"],
+                own["tokens_per_s"],
+                marker,
+                color="black",
+                markerfacecolor="none",
+                label=f"published ({name})",
+            )
+        axes.set_ylim(top=1.05 * max(axes.get_ylim()[1] / 1.05, published["tokens_per_s"].max()))
+        axes.set_title("GLM-5.1-FP8 on 8 x H200, 32k in, 8k out")
+        legend_beside(axes)
+    return axes

@@ -1,0 +1,196 @@
+"""Figures of misses."""
+
+from itertools import cycle
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+from hisparse_sim.simulator.views.figures.style import (
+    COLOURS,
+    DASHES,
+    from_zero,
+    legend_beside,
+    looks,
+    new_axes,
+    origin,
+    put_origin,
+    root_figure,
+    spaced,
+    styled,
+)
+from hisparse_sim.simulator.replay.totals import totals
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+MAP_COLUMNS = 256  # of a heat map; more steps are averaged
+
+_MOST_LEVEL = 8  # labels under groups of bars; more are turned
+_MOST_BANDS = 6  # more of them are one grey
+
+
+def rolling_misses(
+    curves: pd.DataFrame, *, window: int, provenance: str, axes: "Axes | None" = None
+) -> "Axes":
+    """Draw rolling curves of misses or swap-in time (the columns of `curves.rolling_curves`), a
+    line per policy and buffer.
+
+    The band spans the 10th to 90th percentile of the smoothed layers; more than six lines have
+    none. `provenance` stands in the corner."""
+    timed = "swap_in_us" in curves
+    drawn = "swap_in_us" if timed else "misses_per_step"
+    with styled():
+        policies = list(dict.fromkeys(curves["policy"]))
+        lines = curves.groupby(["buffer", "policy"], sort=False)
+        layers = int(curves["layers"].max())
+        banded = layers > 1 and lines.ngroups <= _MOST_BANDS
+        axes = axes or new_axes(7.2, max(3.6, 1.2 + 0.17 * lines.ngroups))
+        for ((buffer, policy), line), colour, dash in zip(lines, cycle(COLOURS), cycle(DASHES)):
+            name = f"B = {buffer:,}" if len(policies) == 1 else f"{policy}, B = {buffer:,}"
+            if banded:
+                axes.fill_between(
+                    line["step"], line["p10"], line["p90"], color=colour, alpha=0.12, linewidth=0
+                )
+                for edge in ("p10", "p90"):
+                    axes.plot(line["step"], line[edge], color=colour, linestyle=dash, linewidth=0.5)
+            axes.plot(line["step"], line[drawn], color=colour, linestyle=dash, label=name)
+        axes.set_xlabel("decode step")
+        what = "swap-in, µs" if timed else "misses"
+        axes.set_ylabel(f"{what} per step and layer\n(mean of the last {window} steps)")
+        from_zero(axes)
+        axes.margins(x=0.01)
+        what = "Modelled swap-in time" if timed else "Misses in the hot buffer"
+        axes.set_title(what + f", {policies[0]}" * (len(policies) == 1))
+        put_origin(axes, provenance)
+        band = "\n(band: 10-90 % of them)" if banded else ""
+        legend_beside(axes, f"mean of {layers} layers{band}" if layers > 1 else "one layer")
+    return axes
+
+
+def miss_ratio(rows: pd.DataFrame, *, axes: "Axes | None" = None) -> "Axes":
+    """Draw the miss-ratio curve: misses over demanded positions by buffer size, a line per policy.
+
+    `rows`: those of a sweep; layers, requests and traces are summed. Raises ValueError for other
+    tables."""
+    sums = totals(rows)
+    with styled():
+        axes = axes or new_axes(5.2, 3.4)
+        look = looks(sums["policy"])
+        for policy, line in sums.groupby("policy", sort=False):
+            line = line.sort_values("buffer")
+            colour, dash, marker, _ = look[str(policy)]
+            axes.plot(
+                line["buffer"],
+                100 * line["miss_rate"],
+                color=colour,
+                linestyle=dash,
+                marker=marker,
+                markersize=4.5,
+                label=policy,
+            )
+        sizes = sorted(sums["buffer"].unique())
+        axes.set_xticks(sizes, spaced(sizes, [f"{size:,}" for size in sizes]))
+        from_zero(axes)
+        axes.set_xlabel("hot buffer (slots per request and layer)")
+        axes.set_ylabel("misses (% of demanded positions)")
+        axes.set_title("Miss ratio by buffer size")
+        legend_beside(axes)
+        put_origin(axes, origin(rows))
+    return axes
+
+
+def policy_bars(rows: pd.DataFrame, *, axes: "Axes | None" = None) -> "Axes":
+    """Draw misses per step and layer, a group of bars per buffer and a bar per policy.
+
+    The figure on a bar is the regret: how many per cent more misses than Belady's optimum. `rows`:
+    those of a sweep, summed as in `miss_ratio`."""
+    sums = totals(rows)
+    policies = list(dict.fromkeys(sums["policy"]))
+    sizes = sorted(sums["buffer"].unique())
+    width = 0.84 / len(policies)
+    with styled():
+        axes = axes or new_axes(min(7.2, max(4.2, 0.3 * len(policies) * len(sizes) + 1.4)), 3.4)
+        look = looks(policies)
+        for number, policy in enumerate(policies):
+            own = sums[sums["policy"] == policy].set_index("buffer").reindex(sizes)
+            places = np.arange(len(sizes)) + (number - (len(policies) - 1) / 2) * width
+            bars = axes.bar(
+                places,
+                own["misses_per_step"],
+                0.92 * width,
+                color=look[policy].colour,
+                hatch=look[policy].hatch,
+                edgecolor="white",
+                linewidth=0,
+                label=policy,
+            )
+            labels = ["" if np.isnan(value) else f"{100 * value:+.0f}%" for value in own["regret"]]
+            axes.bar_label(bars, labels, rotation=90, padding=2, fontsize=6.5)
+        axes.set_xticks(range(len(sizes)), [f"{size:,}" for size in sizes])
+        if len(sizes) > _MOST_LEVEL:
+            axes.tick_params(axis="x", rotation=45)
+        axes.set_xlabel("hot buffer (slots per request and layer)")
+        axes.grid(axis="x", visible=False)
+        axes.margins(y=0.15)
+        axes.set_ylabel("misses per step and layer")
+        known = sums["regret"].notna().any()
+        axes.set_title("Misses by policy")
+        legend_beside(axes, "on the bars:\nmore than the\noptimum" * bool(known))
+        put_origin(axes, origin(rows))
+    return axes
+
+
+def layer_step_map(
+    steps: pd.DataFrame,
+    *,
+    policy: str | None = None,
+    buffer: int | None = None,
+    provenance: str = "",
+    axes: "Axes | None" = None,
+) -> "Axes":
+    """Draw misses as a heat map, layers upwards and decode steps to the right.
+
+    `steps`: the misses of single steps (`Sweep.steps`), averaged over requests; more than 256 steps
+    are averaged in groups. Colours end at the 99th percentile, so that the burst of the first steps
+    does not hide the rest. `policy` and `buffer` choose among several; ValueError if that leaves
+    none or more than one."""
+    for column, value in (("policy", policy), ("buffer", buffer)):
+        if value is not None:
+            steps = steps[steps[column] == value]
+        found = list(dict.fromkeys(steps[column]))
+        if len(found) != 1:
+            names = ", ".join(map(str, found)) or "none"
+            raise ValueError(f"a heat map shows one {column}; choose one of these: {names}")
+    policy, buffer = str(steps["policy"].iloc[0]), int(steps["buffer"].iloc[0])
+    first, last = int(steps["step"].min()), int(steps["step"].max())
+    size = -(-(last - first + 1) // MAP_COLUMNS)  # steps in a column
+    grid = steps.assign(column=(steps["step"] - first) // size).pivot_table(
+        index="layer", columns="column", values="misses", aggfunc="mean"
+    )
+    grid = grid.reindex(columns=range((last - first) // size + 1))
+    values = grid.to_numpy(float)
+    with styled():
+        axes = axes or new_axes(6.4, max(2.2, min(5.0, 0.9 + 0.22 * len(grid))))
+        top = float(np.nanpercentile(values, 99))
+        image = axes.imshow(
+            values,
+            cmap="cividis",
+            vmin=0,
+            vmax=max(top, 1e-9),
+            aspect="auto",
+            origin="lower",
+            interpolation="nearest",
+            extent=(first - 0.5, first + values.shape[1] * size - 0.5, -0.5, len(grid) - 0.5),
+        )
+        every = -(-len(grid) // 20)
+        axes.set_yticks(range(0, len(grid), every), [str(layer) for layer in grid.index[::every]])
+        axes.set_xlim(first - 0.5, last + 0.5)
+        axes.grid(visible=False)
+        axes.set_xlabel("decode step" + f" (means of {size})" * (size > 1))
+        axes.set_ylabel("layer")
+        bar = root_figure(axes).colorbar(image, ax=axes, extend="max")
+        bar.set_label("misses per step")
+        axes.set_title(f"Misses by layer and step, {policy}, B = {buffer:,}")
+        put_origin(axes, provenance or origin(steps))
+    return axes

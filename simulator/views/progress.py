@@ -1,0 +1,36 @@
+"""Progress of a sweep on stderr: a bar with rate and remaining time."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from hisparse_sim.simulator.replay.kernel import on_compile
+from hisparse_sim.simulator.replay.sweeping import Progress
+from hisparse_sim.traces.terminal import note
+
+
+@contextmanager
+def progress(quiet: bool) -> Iterator[Callable[[Progress], None] | None]:
+    """Show a bar with rate and remaining time on stderr, if that is a terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as ProgressBar
+
+    bar = ProgressBar(
+        TextColumn("replaying"),
+        BarColumn(),
+        TextColumn("{task.fields[rate]}"),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+        disable=quiet or not sys.stderr.isatty(),
+    )
+    with bar, on_compile(lambda: note("compiling the replay loops (first run only)", quiet)):
+        task = bar.add_task("", total=None, rate="")
+
+        def report(now: Progress) -> None:
+            elapsed = bar.tasks[0].elapsed or 0
+            rate = f"{now.accesses / elapsed / 1e6:.0f} M accesses/s" if elapsed else ""
+            bar.update(task, completed=now.steps, total=now.total_steps, rate=rate)
+
+        yield report

@@ -1,0 +1,269 @@
+"""What a report says in words: the question, the answer, and the commands that redo it."""
+
+import json
+import math
+import shlex
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+
+from hisparse_sim.simulator.replay.metrics import blocks_of
+from hisparse_sim.simulator.serving.models import load_model
+from hisparse_sim.simulator.views.report.results import Result, rows_of
+from hisparse_sim.simulator.replay.totals import totals
+from hisparse_sim.traces import open_trace, sample_path
+
+OPTIMUM = "belady"
+ENGINE_POLICY = "lru"
+ENGINE_BUFFER = 4096  # the engine's default at a top-k of 2048
+
+
+def focus(sums: pd.DataFrame) -> tuple[str, int]:
+    """Return the policy and the buffer that the answer is about: the engine's, where swept."""
+    policies, sizes = list(sums["policy"]), sorted(sums["buffer"].unique())
+    online = [name for name in policies if name != OPTIMUM] or policies
+    policy = ENGINE_POLICY if ENGINE_POLICY in online else online[0]
+    own = sorted(sums[sums["policy"] == policy]["buffer"])
+    sizes = own or sizes
+    return policy, int(ENGINE_BUFFER if ENGINE_BUFFER in sizes else sizes[len(sizes) // 2])
+
+
+def question(rows: pd.DataFrame) -> str:
+    """Return the question that the rows of a sweep answer."""
+    sizes = [f"{size:,}" for size in sorted(rows["buffer"].unique())]
+    policies = list(dict.fromkeys(rows["policy"]))
+    return (
+        "How many of the positions that a decode step demands are not in the hot buffer, with"
+        f" {_listed(sizes)} slots under {_listed(policies)}, and what does that cost?"
+    )
+
+
+def answer(results: Sequence[Result]) -> list[str]:
+    """Return the answer, sentence by sentence, generated from the rows."""
+    rows = rows_of(results, "sweep")
+    sums = totals(rows)
+    policy, buffer = focus(sums)
+    at = sums[sums["buffer"] == buffer].set_index("policy")
+    own = at.loc[policy].to_dict()
+    demanded = own["accesses"] / own["steps"]
+    said = [
+        f"With a hot buffer of {buffer:,} slots, {policy} misses {own['misses_per_step']:,.1f} of"
+        f" {demanded:,.0f} demanded positions per step and layer ({own['miss_rate']:.1%})."
+    ]
+    if math.isfinite(own["regret"]):
+        least = own["misses_per_step"] / (1 + own["regret"])
+        said.append(
+            f"No policy can miss fewer than {least:,.1f} (Belady's optimum, which knows the"
+            f" future): {policy} pays {own['regret']:.0%} more."
+        )
+    online = at.drop(index=OPTIMUM, errors="ignore")
+    if len(online) > 1:
+        misses = online["misses_per_step"].to_dict()
+        best = min(misses, key=lambda name: float(misses[name]))
+        change = misses[best] / own["misses_per_step"] - 1
+        others = "" if best == policy else f", {change:+.1%} against {policy}"
+        said.append(f"Of the policies that do not know the future, {best} misses least{others}.")
+    if blocks := blocks_of(rows):
+        said.append(f"Positions and slots are {blocks}: what they cost is not computed.")
+    said += _by_buffer(sums, policy, buffer)
+    said += _by_layer(rows, policy, buffer)
+    said += _over_the_link(rows, own["misses_per_step"])
+    plans = rows_of(results, "plan")
+    best_plan = choose_plan(plans)
+    if best_plan is not None:
+        said.append(
+            f"The plan that gives most tokens per second is {best_plan['buffer']:,.0f} slots at a"
+            f" host_to_device_ratio of {best_plan['ratio']:.0f}:"
+            f" {best_plan['tokens_per_s']:,.0f} tokens/s at {best_plan['tpot_ms']:.1f} ms per"
+            " token (simulated)."
+        )
+    if any("synthetic" in str(kind) for kind in rows["provenance"]):
+        said.append("The trace is synthetic: these figures say nothing about a real model.")
+    return said
+
+
+def _by_buffer(sums: pd.DataFrame, policy: str, buffer: int) -> list[str]:
+    swept = sums[sums["policy"] == policy]
+    own = dict(zip(swept["buffer"].astype(int), swept["misses_per_step"], strict=True))
+    base = max(own[buffer], 1e-12)
+    said = [
+        f"a buffer of {other:,} misses {own[other] / base:.2f} times as many"
+        for other in sorted({min(own), max(own)} - {buffer})
+    ]
+    return [f"Against {buffer:,} slots, {_listed(said)}."] if said else []
+
+
+def _by_layer(rows: pd.DataFrame, policy: str, buffer: int) -> list[str]:
+    if not rows["layer"].notna().any():
+        return []
+    layers = totals(rows, ("layer", "policy", "buffer"))
+    own = layers[(layers["policy"] == policy) & (layers["buffer"] == buffer)]
+    misses = own.set_index("layer")["misses_per_step"].to_dict()
+    mean = sum(misses.values()) / max(1, len(misses))
+    if len(misses) < 2 or mean == 0:
+        return []
+    most = max(misses, key=lambda layer: float(misses[layer]))
+    least = min(misses, key=lambda layer: float(misses[layer]))
+    return [
+        f"Layers differ: layer {most:.0f} misses {misses[most] / mean:.1f} times the mean,"
+        f" layer {least:.0f} {misses[least] / mean:.2f} times."
+    ]
+
+
+def _over_the_link(rows: pd.DataFrame, misses_per_step: float) -> list[str]:
+    if blocks_of(rows) or "model" not in rows or not isinstance(rows["model"].iloc[0], str):
+        return []
+    kv_dtype = str(rows["kv_dtype"].iloc[0])
+    model = load_model(str(rows["model"].iloc[0]))
+    moved = misses_per_step * model.item_bytes(kv_dtype) * model.layers
+    return [
+        f"On the {model.layers} layers of {model.name} ({kv_dtype} KV) that is"
+        f" {moved / 1e6:,.1f} MB over the host link per token and request."
+    ]
+
+
+def choose_plan(plans: pd.DataFrame) -> dict[str, Any] | None:
+    """Return the candidate that the plan marks as its best; in older files, and of several plans,
+    the one with most tokens per second among those that meet their targets, and among those within
+    1 % of it the one that pins least host memory. None if none can run."""
+    if plans.empty:
+        return None
+    able = plans[(plans["requests"] > 0) & plans["meets"].astype(bool)]
+    if able.empty:
+        return None
+    marked = able[able["best"].eq(True)] if "best" in able else able[:0]
+    if len(marked) == 1:
+        able = marked
+    alike = able[able["tokens_per_s"] >= 0.99 * able["tokens_per_s"].max()]
+    ranked = alike.sort_values(["host_gb", "tokens_per_s"], ascending=[True, False])
+    found: dict[str, Any] = ranked.iloc[0].to_dict()
+    return found
+
+
+def worth(plan: dict[str, Any]) -> str:
+    """Return what the plan chosen is against serving without HiSparse; empty for older files."""
+    base = plan.get("baseline_tokens_per_s")
+    if base is None:
+        return ""
+    said = f" Without HiSparse: {base:,.0f} tokens/s"
+    if pd.isna(plan["break_even"]):
+        return said + "; HiSparse is behind at every load that fits."
+    return said + f"; HiSparse is ahead from {plan['break_even']:,.0f} concurrent requests on."
+
+
+def flags(plan: dict[str, Any], parameters: dict[str, Any]) -> str:
+    """Return the engine's flags for the plan chosen; of older files the configuration alone."""
+    if isinstance(plan.get("flags"), str):
+        return str(plan["flags"])
+    config: dict[str, Any] = {}
+    if isinstance(parameters.get("model"), str):
+        config["top_k"] = load_model(parameters["model"]).top_k
+    config["device_buffer_size"] = int(plan["buffer"])
+    config["host_to_device_ratio"] = int(plan["ratio"])
+    return f"--enable-hisparse --hisparse-config '{json.dumps(config)}'"
+
+
+def command(result: Result) -> str:
+    """Return the command line that computes the rows of a file again.
+
+    Traces are named by their stem, since rows do not hold paths; the bundled sample needs none.
+    """
+    given = result.parameters
+    if result.kind.startswith("bench"):
+        return _bench_command(result, given)
+    if result.kind in ("sweep", "curve"):
+        given |= _replayed(result.rows, result.kind)
+    elif result.kind == "plan" and "best" not in result.rows:  # older files
+        given |= {name: _values(result.rows, name) for name in ("buffer", "ratio")}
+    elif result.kind == "serve":
+        given |= _served(result.rows)
+    words = ["hisparse-sim", result.kind]
+    traces = _trace_names(result.rows)
+    if result.kind in ("sweep", "curve"):
+        words += traces
+    else:
+        words += [word for name in traces for word in ("--trace", name)]
+    plain = {} if result.kind == "serve" else _OPTION_OF  # its requests are a number of them
+    for name, value in given.items():
+        words += _flag(plain.get(name, name), value)
+    return " ".join([*map(shlex.quote, words), "-o", shlex.quote(result.path.name)])
+
+
+def _bench_command(result: Result, given: dict[str, Any]) -> str:
+    rows = result.rows
+    told = {name: _values(rows.dropna(subset=[name]), name) for name in _GRID if name in rows}
+    words = ["hisparse-sim", "gpu", "bench"]
+    for name, values in told.items():
+        words += _flag(name, [int(value) for value in values])
+    words += _flag("repeats", given.get("repeats")) + _flag("pin_numa", given.get("pin_numa"))
+    words += ["--share-host-pool"] if given.get("host_pool") == "shared" else []
+    return " ".join([*words, "-o", shlex.quote(result.path.name)])
+
+
+_GRID = ("gpus", "batch", "misses", "buffer", "item_bytes")
+
+
+def _flag(name: str, value: Any) -> list[str]:
+    if value is None or value is False or value == []:
+        return []
+    option = "--" + name.replace("_", "-")
+    if value is True:
+        return [option]
+    if name == "steps":
+        return [option, f"{value[0]}:{value[1]}"]
+    if name == "mode" and isinstance(value, list):
+        return [word for each in value for word in (option, each)]
+    if isinstance(value, list | tuple):
+        return [option, ",".join(map(str, value))]
+    return [option, f"{value:g}" if isinstance(value, float) else str(value)]
+
+
+_OPTION_OF = {
+    "requests": "request",
+    "layers": "layer",
+    "host_to_device_ratio": "ratio",
+    "swap_in_kernel": "kernel",
+}
+
+
+def _values(rows: pd.DataFrame, name: str) -> list[Any]:
+    values = dict.fromkeys(rows[name]) if name in rows else {}
+    return [value.item() if hasattr(value, "item") else value for value in values]
+
+
+def _replayed(rows: pd.DataFrame, kind: str) -> dict[str, Any]:
+    found = {name: _values(rows, name) for name in ("policy", "buffer", "host_to_device_ratio")}
+    given: dict[str, Any] = dict(found)
+    for name in ("start", "seed", "model", "kv_dtype", "link", "swap_in_kernel", "batch"):
+        if values := _values(rows, name):
+            given[name] = values[0]
+    if kind == "sweep":
+        given["per_layer"] = bool(rows["layer"].notna().any())
+        given["no_regret"] = "regret" not in rows or bool(rows["regret"].isna().all())
+    return given
+
+
+def _served(rows: pd.DataFrame) -> dict[str, Any]:
+    loads = [str(load) for load in dict.fromkeys(rows["load"])]
+    rates = [load.removesuffix("/s") for load in loads if load.endswith("/s")]
+    given: dict[str, Any] = {"seed": _values(rows, "seed")[0]} if "seed" in rows else {}
+    given["mode"] = _values(rows, "mode")
+    given["rate" if rates else "concurrency"] = rates[0] if rates else loads
+    return given
+
+
+def _trace_names(rows: pd.DataFrame) -> list[str]:
+    if "trace" not in rows:
+        return []
+    digests = set(rows["trace_sha256"]) if "trace_sha256" in rows else set()
+    if digests == {open_trace(sample_path()).sha256}:
+        return []
+    return [f"{name}.parquet" for name in dict.fromkeys(rows["trace"])]
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Return "a", "a and b" or "a, b and c"."""
+    if len(names) < 2:
+        return "".join(names)
+    return ", ".join(names[:-1]) + " and " + names[-1]

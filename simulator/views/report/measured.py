@@ -1,0 +1,102 @@
+"""The sections about figures that others published and about what was measured on a GPU."""
+
+from collections.abc import Callable, Sequence
+from html import escape
+from typing import Any
+
+import pandas as pd
+
+from hisparse_sim.simulator.views.report.pieces import Cells, count, details, more, table
+from hisparse_sim.simulator.views.report.results import Result, rows_of
+
+FOCUS_BUFFER = 4096
+
+
+def sections(results: Sequence[Result]) -> list[tuple[str, str, str]]:
+    """Name, heading and body of the sections that have results of their own."""
+    found = []
+    if not (redone := rows_of(results, "reproduce")).empty:
+        found.append(("published", "Published figures, redone", _reproduced(redone)))
+    if timed := [result for result in results if result.kind.startswith("bench")]:
+        found.append(("measured", "Measured on a GPU", _benched(timed)))
+    return found
+
+
+def _reproduced(rows: pd.DataFrame) -> str:
+    """Published, ours and error, a line each; how it was obtained and what is open, to unfold."""
+    cells: Cells = {
+        "what": ("figure", str),
+        "published": ("published", _figure),
+        "ours": ("ours", _figure),
+        "error": ("error", more),
+        "gap": ("what stays open", _text),
+    }
+    how: Cells = {"what": ("figure", str), "how": ("ours", _text), "source": ("published", str)}
+    within = int((rows["error"].abs() <= 0.2).sum())
+    return (
+        f"<p>{within} of {len(rows)} published figures are met within 20 %. No model was fitted to"
+        " them.</p>"
+        + table(rows, cells)
+        + details("How each was obtained, and where it was published", table(rows, how))
+    )
+
+
+def _benched(results: Sequence[Result]) -> str:
+    """Times of the kernels, a line a point; and what several GPUs reach together."""
+    text = ""
+    for result in results:
+        rows = result.rows
+        machine = rows["machine"].iloc[0] if "machine" in rows else "unknown GPU"
+        text += f"<h3>{escape(f'{machine}: {result.path.name}')}</h3>"
+        text += _together(rows) if result.kind == "bench of several" else _points(rows)
+    return text
+
+
+def _points(rows: pd.DataFrame) -> str:
+    kernels = [name for name in ("sglang", "native", "copy") if f"{name}_us" in rows]
+    cells: dict[str, tuple[str, Callable[[Any], str]]] = {
+        "batch": ("batch", count),
+        "misses": ("misses each", count),
+        "buffer": ("buffer", count),
+        "item_bytes": ("item, bytes", count),
+    } | {f"{name}_us": (f"{name}, µs", _time) for name in kernels}
+    if {"sglang", "native"} <= set(kernels):
+        rows = rows.assign(faster=rows["sglang_us"] / rows["native_us"])
+        cells["faster"] = ("sglang / native", lambda value: f"{value:.2f}")
+    sizes = set(rows["buffer"])
+    focus = FOCUS_BUFFER if FOCUS_BUFFER in sizes else max(sizes)
+    own = rows[(rows["buffer"] == focus) & (rows["item_bytes"] == rows["item_bytes"].max())]
+    shown = {name: cell for name, cell in cells.items() if name not in ("buffer", "item_bytes")}
+    return (
+        "<p>Swap-in of one layer, median of the repeats; buffer of"
+        f" {focus:,}, items of {own['item_bytes'].iloc[0]:,} bytes.</p>"
+        + table(own, shown)
+        + (details(f"All {len(rows)} points", table(rows, cells)) if len(rows) > len(own) else "")
+    )
+
+
+def _together(rows: pd.DataFrame) -> str:
+    measured = rows[rows["gpus"].notna()]
+    measured = measured.assign(slowest=measured["us"].map(max).astype(float))
+    cells: Cells = {
+        "what": ("what", str),
+        "batch": ("batch", count),
+        "misses": ("misses each", count),
+        "item_bytes": ("item, bytes", count),
+        "gpus": ("GPUs at once", count),
+        "slowest": ("slowest, µs", _time),
+        "sum_gb_s": ("GB/s, in sum", _time),
+    }
+    return table(measured, {name: cell for name, cell in cells.items() if name in measured})
+
+
+def _time(value: Any) -> str:
+    return "-" if pd.isna(value) else f"{value:,.1f}"
+
+
+def _figure(value: Any) -> str:
+    return f"{value:,.4g}" if abs(value) < 100 else f"{value:,.0f}"
+
+
+def _text(value: Any) -> str:
+    return "" if pd.isna(value) else str(value)

@@ -1,0 +1,105 @@
+"""Pieces of HTML that the sections of a report are made of. All text is escaped here."""
+
+from collections.abc import Callable, Mapping, Sequence
+from html import escape
+from typing import Any
+
+import pandas as pd
+
+from hisparse_sim.simulator.views.report import charts
+
+Cells = Mapping[str, tuple[str, Callable[[Any], str]]]
+
+
+def contents(sections: Sequence[tuple[str, str, str]]) -> str:
+    items = "".join(f'<li><a href="#{name}">{heading}</a></li>' for name, heading, _ in sections)
+    return f"<ul>{items}</ul>"
+
+
+def table(rows: pd.DataFrame, cells: Cells) -> str:
+    text = {name for name in cells if not pd.api.types.is_numeric_dtype(rows[name])}
+    heads = "".join(
+        f'<th scope="col"{_class(name in text, name)}>{escape(heading)}</th>'
+        for name, (heading, _) in cells.items()
+    )
+    lines = []
+    for record in rows[list(cells)].to_dict("records"):
+        line = "".join(
+            f"<td{_class(name in text, name)}>{escape(show(record[name]))}</td>"
+            for name, (_, show) in cells.items()
+        )
+        lines.append(f"<tr>{line}</tr>")
+    return (
+        '<div class="scroll" tabindex="0"><table>'
+        f"<thead><tr>{heads}</tr></thead><tbody>{''.join(lines)}</tbody></table></div>"
+    )
+
+
+def _class(is_text: bool, name: str) -> str:
+    if name in _WRAPPED:
+        return ' class="wrap"'
+    return ' class="text"' if is_text else ""
+
+
+_WRAPPED = ("reason", "trace_sha256", "gap", "how", "source")
+
+
+def details(summary: str, body: str) -> str:
+    return f"<details><summary>{escape(summary)}</summary>{body}</details>"
+
+
+def copy(text: str) -> str:
+    return f'<div class="copy"><pre>{escape(text)}</pre><button type="button">Copy</button></div>'
+
+
+def hint(text: str, command: str) -> str:
+    return f"<p>{escape(text)}</p>{copy(command)}"
+
+
+def options(name: str, title: str, values: Sequence[int], chosen: int) -> str:
+    options = "".join(
+        f'<option value="{value}"{" selected" if value == chosen else ""}>{value:,}</option>'
+        for value in values
+    )
+    return f'<p class="screen"><label>{title} <select id="{name}">{options}</select></label></p>'
+
+
+def policy_swatch(number: int) -> str:
+    colour = f"var(--c{number % charts.COLOURS})"
+    shape = _MARKS[number % len(_MARKS)]
+    return (
+        f'<svg aria-hidden="true" viewBox="0 0 26 12" stroke="{colour}" fill="{colour}">'
+        f'<path d="M0 6H26" stroke-width="2"/><path d="{shape}" stroke="none"/></svg>'
+    )
+
+
+def buffer_swatch(number: int) -> str:
+    dash = charts.DASHES[number % len(charts.DASHES)]
+    return (
+        '<svg aria-hidden="true" viewBox="0 0 26 12" stroke="currentColor">'
+        f'<path d="M0 6H26" stroke-width="2" stroke-dasharray="{dash[0]} {dash[1]}"/></svg>'
+    )
+
+
+# The shapes of charts.SHAPES around (13, 6).
+_MARKS = (
+    "M17 6a4 4 0 1 1-8 0a4 4 0 1 1 8 0Z",
+    "M9.5 2.5h7v7h-7Z",
+    "M13 1.5l4.5 8.5h-9Z",
+    "M13 1l4 5l-4 5l-4-5Z",
+    "M13 10.5l4.5-8.5h-9Z",
+    "M11.5 2h3v2.500h2.500v3h-2.500v2.500h-3v-2.500h-2.500v-3h2.500Z",
+    "M17.500 6l-8-4.500v9Z",
+)
+
+
+def named(value: Any) -> str:
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def count(value: Any) -> str:
+    return "-" if pd.isna(value) else f"{value:,.0f}"
+
+
+def more(value: Any) -> str:
+    return "-" if pd.isna(value) else f"{100 * value:+.1f} %"

@@ -1,0 +1,191 @@
+"""How result rows look on a terminal of 80 columns."""
+
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from hisparse_sim.simulator.replay.metrics import blocks_of
+from hisparse_sim.simulator.views.sparks import drawable, sparkline
+from hisparse_sim.simulator.views.tables import print_table
+from hisparse_sim.simulator.replay.totals import totals
+from hisparse_sim.traces import Metadata, TraceInfo
+from hisparse_sim.traces.file.units import TOKEN, plural
+
+Columns = dict[str, tuple[str, Callable[[Any], str]]]
+
+
+def _count(value: Any) -> str:
+    return f"{value:,.0f}"
+
+
+def _percent(value: Any) -> str:
+    return "-" if pd.isna(value) else f"{100 * value:.2f}"
+
+
+def _more(value: Any) -> str:
+    return "-" if pd.isna(value) else f"{100 * value:+.1f} %"
+
+
+def _mb(value: Any) -> str:
+    return f"{value / 1e6:,.1f}"
+
+
+def _gb(value: Any) -> str:
+    return f"{value / 1e9:,.2f}"
+
+
+def show_sweep(rows: pd.DataFrame, output: Path | None = None) -> None:
+    """Print the rows of a sweep: misses, and below what they cost and what fits, if that was asked
+    for."""
+    columns: Columns = {}
+    if rows["trace"].nunique() > 1:
+        columns["trace"] = ("trace", str)
+    # A row that sums up a trace has no request where the trace has several.
+    if rows["request"].nunique() > 1 and rows["request"].notna().all():
+        columns["request"] = ("request", str)
+    if rows["layer"].notna().any():
+        columns["layer"] = ("layer", lambda value: f"{value:.0f}")
+    columns |= {
+        "policy": ("policy", str),
+        "buffer": ("buffer", _count),
+        "miss_rate": ("miss %", _percent),
+        "misses_per_step": ("per step", lambda value: f"{value:,.1f}"),
+        "p50": ("p50", _count),
+        "p95": ("p95", _count),
+        "max": ("max", _count),
+    }
+    if rows["regret"].notna().any():
+        columns["regret"] = ("vs best", _more)
+    priced = "bytes_per_step" in rows
+    if priced:
+        columns |= {"bytes_per_step": ("MB/step", _mb), "bytes_per_request": ("GB/req", _gb)}
+    if "swap_in_us" in rows:
+        columns["swap_in_us"] = ("swap-in us", lambda value: f"{value:,.1f}")
+        if priced:  # 80 columns: the bytes say what p50 and p95 would
+            del columns["p50"], columns["p95"]
+    keys = [name for name in columns if name != "regret"]
+    print_table(
+        rows.drop_duplicates(keys),
+        columns,
+        output,
+        before=_title(rows),
+        after=_over_layers(rows, output) + (_memory(rows) if priced else ""),
+        bars="misses_per_step",
+    )
+
+
+def _over_layers(rows: pd.DataFrame, output: Path | None) -> str:
+    """Show the misses from the first layer to the last, a line per policy and buffer."""
+    layers, several = rows["layer"].nunique(), rows["trace"].nunique() > 1
+    if layers < 3 or output is not None or not drawable():
+        return ""
+    sums = totals(rows, ["trace", "policy", "buffer", "layer"]).sort_values("layer", kind="stable")
+    lines = [
+        f"  {name if several else ''} {policy:<7}{size:>7,}"
+        f"  {sparkline(list(group['misses_per_step']))}"
+        for (name, policy, size), group in sums.groupby(["trace", "policy", "buffer"], sort=False)
+    ]
+    return "\n".join(
+        [f"\nMisses per step over {layers} layers, each line to its own largest:", *lines]
+    )
+
+
+def _memory(rows: pd.DataFrame) -> str:
+    """Tell what fits, a line per buffer and ratio."""
+    first = rows.iloc[0]
+    lines = [
+        f"Memory, {first['model']} with {first['kv_dtype']} KV,"
+        f" {first['request_tokens']:,} tokens a request,"
+        f" {first['device_pool_gib']:g} GiB of a GPU and",
+        f"{first['host_gib']:g} GiB of its host for KV, decode only (`plan` counts prefill too):",
+    ]
+    for _, row in rows.drop_duplicates(["buffer", "host_to_device_ratio"]).iterrows():
+        lines.append(
+            f"  buffer {row['buffer']:,}, ratio {row['host_to_device_ratio']}: "
+            f"{row['requests_per_gpu']} requests per GPU, limited by: {row['limit']}\n"
+            f"    a request takes {_mb(row['hot_buffer_bytes'])} MB on the GPU and "
+            f"{_gb(row['host_bytes_per_request'])} GB on the host\n"
+            + textwrap.fill(row["reason"], 80, initial_indent="    ", subsequent_indent="    ")
+        )
+    return "\n" + "\n".join(lines)
+
+
+def _title(rows: pd.DataFrame) -> str:
+    first = rows.iloc[0]
+    where = f"{rows['trace'].nunique()} traces" if rows["trace"].nunique() > 1 else first["trace"]
+    origins = ", ".join(rows["provenance"].drop_duplicates())
+    title = f"Misses per decode step and layer: {where} ({origins}), {first['start']} start"
+    blocks = blocks_of(rows)
+    return title + f"\nPositions and slots are {blocks}" * bool(blocks)
+
+
+def show_policies(rows: pd.DataFrame, output: Path | None = None) -> None:
+    """Print one policy a line."""
+    print_table(
+        rows,
+        {"policy": ("policy", str), "summary": ("", str), "reference": ("reference", str)},
+        output,
+    )
+
+
+def show_trace_info(info: TraceInfo, output: Path | None = None) -> None:
+    """Print what a trace is, and a line per layer and for all of them."""
+    metadata = info.metadata
+    facts = {
+        "model": metadata.model or "unknown",
+        "provenance": metadata.provenance,
+        "source": metadata.source or "unknown",
+        "dataset": metadata.dataset or "unknown",
+        "holds": f"{len(info.requests)} requests, {len(info.per_layer)} layers"
+        + (f" of {metadata.num_layers}" if metadata.num_layers else "")
+        + f", {info.total.rows:,} rows, {info.total.positions:,} positions",
+        "unit": metadata.unit
+        + f": positions, seq_len and top_k are {plural(metadata.unit)}" * (metadata.unit != TOKEN),
+        "top_k": f"{metadata.top_k:,}; order within a row: {metadata.order}",
+        "size": f"{info.size_bytes / 1e6:.2f} MB, "
+        f"{info.size_bytes / max(1, info.total.positions):.2f} bytes per position",
+        "sha256": info.sha256,
+    }
+    if caveat := fit_caveat(metadata):
+        facts["fit"] = caveat
+    layers = pd.DataFrame([vars(layer) for layer in (*info.per_layer, info.total)])
+    layers["layer"] = [str(layer.layer) for layer in info.per_layer] + ["all"]
+    layers["seq_len"] = [
+        f"{low:,}-{high:,}"
+        for low, high in zip(layers["seq_len_min"], layers["seq_len_max"], strict=True)
+    ]
+    print_table(
+        layers,
+        {
+            "layer": ("layer", str),
+            "requests": ("requests", _count),
+            "rows": ("rows", _count),
+            "seq_len": ("seq_len", str),
+            "overlap": ("overlap %", _percent),
+            "first_4_share": ("first 4 %", _percent),
+            "recent_256_share": ("last 256 %", _percent),
+        },
+        output,
+        before="\n".join([info.path.name, *(f"  {name:<11}{fact}" for name, fact in facts.items())])
+        + "\n",
+        after="overlap: share of a step's positions that the step before demanded too"
+        + _overlaps(layers["overlap"].iloc[:-1], output),
+    )
+
+
+def fit_caveat(metadata: Metadata) -> str:
+    """Return what a synthetic trace says of the fit of its model, if that is not its own; a trace
+    that was cut out of another keeps its notes."""
+    notes = metadata.notes
+    while isinstance(notes, dict) and "fit_holds" not in notes:
+        notes = notes.get("original")
+    return str(notes["fit_holds"]) if isinstance(notes, dict) else ""
+
+
+def _overlaps(values: "pd.Series[float]", output: Path | None) -> str:
+    if len(values) < 3 or output is not None or not drawable():
+        return ""
+    return f"\nover the layers: {sparkline(list(values.astype(float)))}"

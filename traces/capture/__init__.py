@@ -1,0 +1,1 @@
+"""Traces captured from a running SGLang server or a Hugging Face model."""

@@ -1,0 +1,395 @@
+"""Capture demand from models of the Hugging Face library: what a model selects while it decodes.
+
+The prompt is prefilled at once, then every decode step selects top-k of the tokens so far. Who
+selects is a *tap*: the model's own lightning indexer where it has one (`IndexerTap`), the attention
+itself (`oracle.AttentionOracle`), or an indexer that was trained on it (`indexer.TrainedIndexer`).
+"""
+
+import hashlib
+import inspect
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, Protocol
+
+import numpy as np
+
+from hisparse_sim.traces.file.captured import MOST_TOKENS, checked_id
+from hisparse_sim.traces.errors import TraceError
+from hisparse_sim.traces.files import refuse_unwritable
+from hisparse_sim.traces.file.metadata import Metadata
+from hisparse_sim.traces.capture.models import Loaded, running
+from hisparse_sim.traces.capture.oracle import LARGEST_BLOCK, AttentionOracle, rows_within
+from hisparse_sim.traces.capture.recorder import Recorder
+from hisparse_sim.traces.file.spool import Spool
+from hisparse_sim.traces.file.writer import TraceWriter
+
+
+class Tap(Protocol):
+    """Something that ranks positions in every layer of a running model."""
+
+    provenance: str
+    means: str  # what the ranks are, for the metadata
+
+    @property
+    def score(self) -> str | None:
+        """What its scores are; None = it has none."""
+
+    def rows_at_once(self, config: Any, tokens: int) -> int:
+        """Return how many decode rows a pass may have at a context of `tokens`."""
+
+    def prefill_rows(self, config: Any, tokens: int) -> int:
+        """Return how many prompt tokens a pass may have."""
+
+    def tapped(self, model: Any, recorder: Recorder) -> AbstractContextManager[None]:
+        """Rank into `recorder` while the block runs."""
+
+
+class IndexerTap:
+    """Reads the top-k of a DeepSeek-V3.2 or GLM-5 model's own indexers, best first.
+
+    Layers without an indexer repeat the last one that has one; they are not written.
+    """
+
+    provenance = "trained-indexer"
+    means = "top-k of the model's own indexer, run by transformers in its dtype, not in fp8"
+    score = None
+
+    def rows_at_once(self, config: Any, tokens: int) -> int:
+        """Return how many decode rows a pass may have at a context of `tokens`."""
+        return rows_within(max(config.index_n_heads, config.num_attention_heads), tokens)
+
+    def prefill_rows(self, config: Any, tokens: int) -> int:
+        """Return how many prompt tokens a pass may have: the indexer scores rows x heads x tokens
+        at once, which may take 2 GiB here, for every pass reads all weights of a large model."""
+        heads = int(config.index_n_heads)
+        return max(1, 8 * LARGEST_BLOCK // (heads * tokens))
+
+    @contextmanager
+    def tapped(self, model: Any, recorder: Recorder) -> Iterator[None]:
+        """Rank into `recorder` while the block runs; the model itself goes on with its own k."""
+
+        def kept(layer: int, top_k: int) -> Callable[..., Any]:
+            def hook(module: Any, arguments: Any, ranks: Any) -> Any:
+                if recorder.wants(layer):
+                    recorder.keep_ranked(layer, ranks[0])
+                return ranks[..., :top_k]
+
+            return hook
+
+        with ExitStack() as stack:
+            for layer, indexer in indexers(model).items():
+                top_k = indexer.index_topk
+                handle = indexer.register_forward_hook(kept(layer, top_k))
+                stack.callback(handle.remove)
+                # Later ranks come out of the indexer too; the hook hands on the first top_k.
+                indexer.index_topk = max(top_k, recorder.width)
+                stack.callback(setattr, indexer, "index_topk", top_k)
+            yield
+
+
+def default_tap(loaded: Loaded) -> Tap:
+    """Return the tap for the model's own indexers; the attention oracle if it has none."""
+    return IndexerTap() if indexers(loaded.model) else AttentionOracle()
+
+
+def indexers(model: Any) -> dict[int, Any]:
+    """Return the model's own lightning indexers by layer; empty if it attends to everything."""
+    return {
+        module.layer_idx: module
+        for name, module in model.named_modules()
+        if name.endswith("self_attn.indexer")
+        and hasattr(module, "index_topk")
+        and hasattr(module, "layer_idx")
+    }
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """One request: the prompt, then the text that decode follows (unless tokens are sampled)."""
+
+    request: str
+    ids: tuple[int, ...]
+    prompt_len: int  # tokens; the rest of `ids` is for decode
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """Decode draws its tokens from the model instead of following the text."""
+
+    temperature: float = 1.0  # 0 = the most likely token
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What to capture."""
+
+    steps: int
+    top_k: int
+    keep_ranks: int | None = None  # last rank kept; above top_k they go to `next_positions`
+    scores: bool = False
+    layers: frozenset[int] | None = None  # None = all
+    order: str = "position"  # or "indexer": best first
+    sampling: Sampling | None = None  # None = teacher-forced
+
+
+def check(loaded: Loaded, tap: Tap, prompts: Sequence[Prompt], settings: Settings) -> None:
+    """Raise TraceError for what cannot be captured, before anything runs."""
+    if settings.steps < 1 or settings.top_k < 1:
+        raise TraceError("steps and top_k must be at least 1")
+    if max(settings.top_k, settings.keep_ranks or 0) > MOST_TOKENS:
+        raise TraceError(f"top_k and the ranks kept are at most {MOST_TOKENS}")
+    if settings.keep_ranks is not None and settings.keep_ranks <= settings.top_k:
+        raise TraceError(
+            f"ranks are kept up to {settings.keep_ranks}, which is not above top_k "
+            f"{settings.top_k}: ask for more, or for none"
+        )
+    if settings.scores and tap.score is None:
+        raise TraceError("the indexers of transformers give positions without scores")
+    count = loaded.config.num_hidden_layers
+    for layer in settings.layers or ():
+        if not 0 <= layer < count:
+            raise TraceError(f"there is no layer {layer}: {loaded.name} has {count}")
+    own = {indexer.index_topk for indexer in indexers(loaded.model).values()}
+    if isinstance(tap, IndexerTap) and own != {settings.top_k}:
+        raise TraceError(
+            f"top_k is {settings.top_k}, but the indexers of {loaded.name} select "
+            f"{', '.join(map(str, own)) or 'nothing, for there are none'}"
+        )
+    sampling = settings.sampling
+    if sampling is not None and not 0 <= sampling.temperature < math.inf:
+        raise TraceError(f"the temperature is {sampling.temperature}, expected a number from 0 on")
+    names = [checked_id(prompt.request, "the id of a prompt") for prompt in prompts]
+    if not prompts or len(set(names)) < len(names):
+        raise TraceError("there is no prompt" if not prompts else "two prompts have the same id")
+    context = loaded.context
+    for prompt in prompts:
+        follows = len(prompt.ids) - prompt.prompt_len
+        place = f"request {prompt.request!r}"
+        if prompt.prompt_len < 1:
+            raise TraceError(f"{place}: the prompt is empty")
+        if settings.sampling is None and follows < settings.steps:
+            raise TraceError(
+                f"{place}: the text has {len(prompt.ids)} tokens, the capture needs "
+                f"{prompt.prompt_len + settings.steps} (a prompt of {prompt.prompt_len}, and "
+                f"{settings.steps} that decode follows): take a longer text, a shorter prompt, "
+                "fewer steps, or sample"
+            )
+        if context is not None and prompt.prompt_len + settings.steps > context:
+            raise TraceError(
+                f"{place}: {prompt.prompt_len} tokens and {settings.steps} steps do not fit into "
+                f"the {context} tokens that {loaded.name} was made for: shorten one of them"
+            )
+
+
+def capture(
+    path: str | os.PathLike[str],
+    loaded: Loaded,
+    tap: Tap,
+    prompts: Sequence[Prompt],
+    settings: Settings,
+    *,
+    dataset: str = "",
+    notes: Mapping[str, Any] | None = None,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> Metadata:
+    """Run the prompts through the model and write what it selects to a trace file.
+
+    `progress(what, done, all)` is called with tokens of the prefill and steps of the decode. Memory
+    is that of the model, its cache and one layer's demand. Returns the metadata written; on any
+    exception, Ctrl-C included, no file is left behind.
+
+    Raises TraceError for what does not fit together, and if the file cannot be written.
+    """
+    check(loaded, tap, prompts, settings)
+    refuse_unwritable(path)
+    about = _metadata(loaded, tap, prompts, settings, dataset, notes or {})
+    with TraceWriter(path, about) as writer:
+        for prompt in prompts:
+            # No step has more ranks than tokens.
+            total = prompt.prompt_len + settings.steps
+            width = min(settings.keep_ranks or settings.top_k, total)
+            with Spool(path, width, settings.scores) as spool, running(loaded):
+                _run(loaded, tap, prompt, settings, spool, progress)
+                for demand in spool.demands(
+                    prompt.request,
+                    prompt.prompt_len,
+                    settings.top_k,
+                    sort=settings.order == "position",
+                    following=settings.keep_ranks is not None,
+                ):
+                    writer.write(demand)
+    return about
+
+
+def _run(
+    loaded: Loaded,
+    tap: Tap,
+    prompt: Prompt,
+    settings: Settings,
+    spool: Spool,
+    progress: Callable[[str, int, int], None] | None,
+) -> None:
+    """Prefill, then decode into the spool."""
+    import torch
+
+    tell = progress or (lambda what, done, count: None)
+    recorder = Recorder(spool.width, settings.layers, settings.scores)
+    total = prompt.prompt_len + settings.steps
+    with torch.inference_mode(), tap.tapped(loaded.model, recorder):
+        forward = Forward(loaded.model)
+        rows = tap.prefill_rows(loaded.config, total)
+        logits = None
+        for first in range(0, prompt.prompt_len, rows):
+            tell("prefill", first, prompt.prompt_len)
+            logits = forward(prompt.ids[first : min(first + rows, prompt.prompt_len)])
+        tell("prefill", prompt.prompt_len, prompt.prompt_len)
+        draw = None if settings.sampling is None else _Draw(loaded, settings.sampling)
+        rows = 1 if draw else tap.rows_at_once(loaded.config, total)
+        for first in range(0, settings.steps, rows):
+            start = prompt.prompt_len + first
+            stop = min(start + rows, total)
+            tokens: Sequence[int] = prompt.ids[start:stop]
+            if draw is not None:
+                token = draw(logits)
+                if token in draw.ends:
+                    break
+                tokens = [token]
+            recorder.expect(start + 1, stop - start)
+            logits = forward(tokens)
+            ranked = recorder.take()
+            if not ranked:
+                raise TraceError(
+                    f"{loaded.name} gave nothing to rank in the layers asked for: its layers "
+                    "attend in a way of their own, or share the selection of an earlier layer"
+                )
+            spool.append(ranked)
+            tell("decode", stop - prompt.prompt_len, settings.steps)
+        if spool.steps == 0:
+            raise TraceError(
+                f"request {prompt.request!r}: the model ended its answer at once: choose another "
+                "seed or prompt, or follow the text"
+            )
+
+
+class Forward:
+    """Feeds tokens to a model that remembers what it has seen; returns the last logits.
+
+    Raises TraceError if they are infinite or no numbers, for then nor are the ranks.
+    """
+
+    def __init__(self, model: Any) -> None:
+        from transformers import DynamicCache
+
+        accepted = inspect.signature(model.forward).parameters
+        self.model = model
+        # The argument was called past_key_values before transformers 5.20 or so.
+        name = "cache" if "cache" in accepted else "past_key_values"
+        self.options: dict[str, Any] = {name: DynamicCache(config=model.config), "use_cache": True}
+        if "logits_to_keep" in accepted:
+            self.options["logits_to_keep"] = 1
+
+    def __call__(self, ids: Sequence[int]) -> Any:
+        import torch
+
+        tokens = torch.tensor([ids], device=self.model.device)
+        logits = self.model(input_ids=tokens, **self.options).logits[0, -1]
+        if not logits.isfinite().all():
+            raise TraceError(
+                f"the model computes numbers that are none in {logits.dtype}: choose another "
+                "--dtype, or check its weights"
+            )
+        return logits
+
+
+class _Draw:
+    """Draws the next token."""
+
+    def __init__(self, loaded: Loaded, sampling: Sampling) -> None:
+        import torch
+
+        self.temperature = sampling.temperature
+        self.generator = torch.Generator().manual_seed(sampling.seed)
+        ends = loaded.config.eos_token_id
+        self.ends = frozenset(ends if isinstance(ends, list) else [ends])
+
+    def __call__(self, logits: Any) -> int:
+        import torch
+
+        if self.temperature == 0:
+            return int(logits.argmax())
+        above = logits.double().cpu() - logits.max().double().cpu()  # 0 stays 0, however cold it is
+        chances = torch.softmax(above / self.temperature, -1)
+        return int(torch.multinomial(chances, 1, generator=self.generator))
+
+
+def default_top_k(loaded: Loaded, prompt_len: int) -> int:
+    """Return the top_k of the model's own indexer, else a sixteenth of the prompt.
+
+    Rounded down to a multiple of 64 where there is room, and at most 2048: the share that DeepSeek
+    Sparse Attention selects at 32k.
+    """
+    own = [indexer.index_topk for indexer in indexers(loaded.model).values()]
+    if own:
+        return int(own[0])
+    share = min(2048, prompt_len // 16)
+    return max(1, share // 64 * 64 or share)
+
+
+def _metadata(
+    loaded: Loaded,
+    tap: Tap,
+    prompts: Sequence[Prompt],
+    settings: Settings,
+    dataset: str,
+    notes: Mapping[str, Any],
+) -> Metadata:
+    config = loaded.config
+    layer_types = None
+    if isinstance(tap, IndexerTap):
+        full = indexers(loaded.model)
+        layer_types = tuple(
+            "full" if layer in full else "shared" for layer in range(config.num_hidden_layers)
+        )
+    ids = {p.request: np.asarray(p.ids, np.int64).tobytes() for p in prompts}
+    about: dict[str, Any] = {
+        "ranks": tap.means,
+        "decode": "teacher-forced along the text"
+        if settings.sampling is None
+        else f"sampled, temperature {settings.sampling.temperature}, seed {settings.sampling.seed}",
+        "weights": loaded.weights,
+        "dtype": str(loaded.model.dtype).removeprefix("torch."),
+        "device": loaded.model.device.type,
+        "tokens_sha256": {name: hashlib.sha256(raw).hexdigest() for name, raw in ids.items()},
+        **notes,
+    }
+    if settings.scores:
+        about["scores"] = tap.score
+    if settings.keep_ranks is not None:
+        about["ranks_kept"] = settings.keep_ranks
+    versions = [f"{name} {_version(name)}" for name in ("transformers", "torch", "hisparse-sim")]
+    return Metadata(
+        model=loaded.title,
+        provenance="synthetic" if loaded.random else tap.provenance,
+        top_k=settings.top_k,
+        num_layers=config.num_hidden_layers,
+        source=", ".join(versions),
+        dataset=dataset,
+        layer_types=layer_types,
+        order=settings.order,
+        prompt_len={prompt.request: prompt.prompt_len for prompt in prompts},
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        notes=about,
+    )
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "of unknown version"

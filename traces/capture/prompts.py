@@ -1,0 +1,52 @@
+"""Prompts of the user's own: JSON lines, or one plain text."""
+
+import json
+from pathlib import Path
+
+from hisparse_sim.traces.file.captured import checked_id
+from hisparse_sim.traces.errors import TraceError
+from hisparse_sim.traces.terminal import printable
+
+
+def read_prompt_file(path: Path) -> list[tuple[str, str]]:
+    """Return (request, text) pairs.
+
+    A `.jsonl` file holds one object a line with `text` and, if wanted, `request`, which else is
+    the number of the line; any other file is one prompt, called like the file.
+
+    Raises TraceError naming file and line, also for an id that came before.
+    """
+    try:
+        content = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise TraceError(f"{path} is no UTF-8 text (byte {error.start})") from None
+    except OSError as error:
+        raise TraceError(f"{path} cannot be read: {error.strerror or error}") from error
+    if path.suffix.lower() != ".jsonl":
+        if not content.strip():
+            raise TraceError(f"{path} is empty")
+        return [(printable(path.stem), content)]
+    found: list[tuple[str, str]] = []
+    seen: dict[str, int] = {}  # request -> line
+    # Not splitlines: other separators may stand inside a JSON string.
+    for number, line in enumerate(content.split("\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            prompt = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise TraceError(f"{path}, line {number} is not JSON ({error})") from None
+        text = prompt.get("text") if isinstance(prompt, dict) else None
+        if not isinstance(text, str) or not text:
+            raise TraceError(f"{path}, line {number} has no text")
+        request = prompt.get("request", number)
+        name = str(request) if type(request) is int else request
+        if checked_id(name, f"{path}, line {number}: request") in seen:
+            raise TraceError(
+                f"{path}, line {number} has the request {name!r}, which line {seen[name]} has too"
+            )
+        seen[name] = number
+        found.append((name, text))
+    if not found:
+        raise TraceError(f"{path} holds no prompts")
+    return found

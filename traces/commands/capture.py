@@ -1,0 +1,140 @@
+"""The commands `trace capture` and `trace capture sglang`."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hisparse_sim.traces.commands.options import (
+    Group,
+    config_option,
+    counter,
+    force_option,
+    quiet_option,
+    refuse_replacing,
+)
+from hisparse_sim.traces.commands.prompt_options import prompt_options, read_prompts
+from hisparse_sim.traces.terminal import note
+
+_LONGEST = 131_072  # tokens of a prompt, to size a server for prompts that are not cut
+
+
+@click.group(
+    cls=Group,
+    elsewhere={"hf": ("hisparse_sim.traces.commands.capture_hf:hf", "Capture from a Hugging Face model.")},
+)
+def capture() -> None:
+    """Capture a trace from a running engine or a model."""
+
+
+@capture.command()
+@click.option("--url", default="http://localhost:30000", show_default=True, help="Of the server.")
+@click.option("--model", required=True, help="Name, for the metadata and the server command.")
+@config_option
+@click.option("--layers", "num_layers", type=click.IntRange(1), help="Layers of the model.")
+@click.option("--top-k", type=click.IntRange(1), help="[default: the config's, else 2048]")
+@prompt_options
+@click.option("--longest", type=click.IntRange(2), help="Cut longer prompts in the middle; tokens.")
+@click.option(
+    "--max-new-tokens",
+    type=click.IntRange(2),
+    default=1024,
+    show_default=True,
+    help="Decode steps.",
+)
+@click.option("--stop-at-eos", is_flag=True, help="Let requests end by themselves.")
+@click.option("--concurrency", type=click.IntRange(1), default=2, show_default=True)
+@click.option("--timeout", "timeout_s", type=float, default=600.0, show_default=True, help="s")
+@click.option("--attempts", type=click.IntRange(1), default=5, show_default=True)
+@click.option("--api-key", help="Sent as a bearer token.")
+@click.option(
+    "--estimate",
+    "only_estimate",
+    is_flag=True,
+    help="Say what it would take, and stop. Needs the server, which counts the tokens.",
+)
+@click.option(
+    "--print-server-command",
+    is_flag=True,
+    help="Print how to start the server, for --concurrency prompts of --longest tokens (131,072 if "
+    "not given) and --max-new-tokens, and stop; on stderr what memory that takes.",
+)
+@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path))
+@force_option
+@quiet_option
+def sglang(
+    url: str,
+    model: str,
+    config: Path | None,
+    num_layers: int | None,
+    top_k: int | None,
+    longest: int | None,
+    max_new_tokens: int,
+    stop_at_eos: bool,
+    concurrency: int,
+    timeout_s: float,
+    attempts: int,
+    api_key: str | None,
+    only_estimate: bool,
+    print_server_command: bool,
+    output: Path | None,
+    force: bool,
+    quiet: bool,
+    **source: Any,
+) -> None:
+    """Capture from a SGLang server that serves a DeepSeek-V3.2 or GLM-5 model.
+
+    The server must run with --enable-return-indexer-topk and report logical positions, which
+    --print-server-command takes care of. An interrupted capture goes on with the same command.
+
+    \b
+    hisparse-sim trace capture sglang --model deepseek-ai/DeepSeek-V3.2 --longest 32768 \\
+        --print-server-command
+    hisparse-sim trace capture sglang --model deepseek-ai/DeepSeek-V3.2 --layers 61 \\
+        --longbench hub --length long --count 4 --longest 32768 -o v3.2.parquet
+    hisparse-sim trace capture sglang --model zai-org/GLM-5.2-FP8 --config GLM-5.2/config.json \\
+        --prompts book.txt -o glm-5.2.parquet
+    """
+    from hisparse_sim.traces.capture import sglang as library
+    from hisparse_sim.traces.capture.sglang_server import Server
+
+    if print_server_command:
+        tokens = concurrency * ((longest or _LONGEST) + max_new_tokens)
+        if config is not None:
+            shape = library.described(model, config, num_layers, top_k)
+            num_layers, top_k = shape.num_layers, shape.top_k
+        click.echo(library.server_command(model, tokens))
+        for line in library.server_notes(tokens, num_layers, top_k):
+            note(line, quiet)
+        return
+    if config is None and num_layers is None:
+        raise click.UsageError("give --config, or --layers: num_hidden_layers of it")
+    if output is None and not only_estimate:
+        raise click.UsageError("name the file to write with -o")
+    if output is not None and not only_estimate:
+        read = (config, source["prompts"], source["longbench"])
+        refuse_replacing(output, force, (each for each in read if each is not None))
+    shape = library.described(model, config, num_layers, top_k)
+    server = Server(url, api_key, timeout_s, attempts, tell=lambda text: note(text, quiet))
+    server.check()
+    texts, dataset = read_prompts(**source)
+    prompts = library.prepare(server, texts, longest)
+    lengths = [len(prompt.input_ids) for prompt in prompts]
+    expected = library.estimate(lengths, shape, max_new_tokens, concurrency)
+    if only_estimate:
+        click.echo(expected.sentence())
+        return
+    assert output is not None
+    note(f"{len(prompts)} requests: {expected.sentence()}", quiet)
+    library.capture(
+        prompts,
+        output,
+        server,
+        shape,
+        max_new_tokens=max_new_tokens,
+        ignore_eos=not stop_at_eos,
+        concurrency=concurrency,
+        dataset=dataset,
+        progress=counter("requests", quiet),
+    )
+    note(f"wrote {output}", quiet)

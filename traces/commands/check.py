@@ -1,0 +1,67 @@
+"""The commands `trace validate` and `trace sample`."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hisparse_sim.traces.commands.options import (
+    chosen_requests,
+    expand,
+    force_option,
+    open_traces,
+    provenance_option,
+    refuse_replacing,
+    selection_options,
+    trace_output_option,
+)
+from hisparse_sim.traces.terminal import note
+
+
+@click.command()
+@click.argument("paths", metavar="TRACE...", nargs=-1, required=True)
+@provenance_option
+def validate(paths: tuple[str, ...], provenance: str | None) -> None:
+    """Read whole files and say what is wrong with them.
+
+    Exit code 1 if anything is.
+
+    \b
+    hisparse-sim trace validate captured/*.parquet
+    """
+    from hisparse_sim.traces import validate as check
+
+    failed = False
+    for path in expand(paths):
+        found = check(path, provenance)
+        for warning in found.warnings:
+            click.echo(f"warning: {warning}", err=True)
+        for problem in found.problems:
+            click.echo(f"error: {problem}", err=True)
+        if not found.complete:
+            click.echo(f"error: {path}: gave up after {len(found.problems)} problems", err=True)
+        failed = failed or not found.ok
+        click.echo(f"{path}: {'ok' if found.ok else 'cannot be used'}")
+    if failed:
+        raise click.exceptions.Exit(1)
+
+
+@click.command()
+@click.argument("path", metavar="TRACE")
+@trace_output_option
+@force_option
+@selection_options
+@provenance_option
+def sample(path: str, output: Path, force: bool, provenance: str | None, **selection: Any) -> None:
+    """Cut a trace by request, layer and step.
+
+    \b
+    hisparse-sim trace sample trace.parquet --layer 0,20,40 --steps 0:256 -o small.parquet
+    """
+    from hisparse_sim.traces import sample as cut
+
+    refuse_replacing(output, force, expand([path]))
+    opened = open_traces([path], provenance)
+    selection["requests"] = chosen_requests(selection["requests"], opened)
+    cut(opened[0], output, **selection)
+    note(f"wrote {output}", quiet=False)

@@ -1,0 +1,129 @@
+"""The commands `trace convert` and `trace export`."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hisparse_sim.traces.commands.options import (
+    chosen_requests,
+    config_option,
+    counter,
+    force_option,
+    provenance_option,
+    quiet_option,
+    refuse_replacing,
+    selection_options,
+    several,
+    trace_output_option,
+)
+from hisparse_sim.traces.terminal import note
+
+
+@click.command()
+@click.argument("source", type=click.Path(path_type=Path))
+@click.option("--from", "form", metavar="FORMAT", help="See above.  [default: told by the file]")
+@trace_output_option
+@force_option
+@click.option("--model", default="", help="Name, for the metadata.")
+@click.option("--dataset", default="", help="Where the prompts come from, for the metadata.")
+@click.option(
+    "--prompt-len", type=click.IntRange(0), help="Tokens of the prompt, whose rows are left out."
+)
+@config_option
+@click.option("--layers", "num_layers", type=click.IntRange(1), help="Layers of the model.")
+@click.option("--top-k", type=click.IntRange(1), help="Positions that a row lists at most.")
+@click.option(
+    "--layer",
+    "layers",
+    multiple=True,
+    callback=several(int, distinct=False),
+    help="Numbers of all layers in the file, in its order.  [default: 0, 1, ...]",
+)
+@click.option(
+    "--first-position",
+    type=click.IntRange(0),
+    help="Position of the query in row 0; rows before --prompt-len are the prompt's and left out.  "
+    "[default: 0 in answers, --prompt-len in arrays]",
+)
+@click.option("--request", help="Id of the request, where the file holds one.")
+@click.option(
+    "--unit",
+    default="token",
+    show_default=True,
+    help="What a position of the file counts: token, or block4 (or another number) for blocks of 4 "
+    "tokens. Lengths (--prompt-len, --first-position, seq_len_current) are tokens all the same.",
+)
+@provenance_option
+@quiet_option
+def convert(
+    source: Path, form: str | None, output: Path, force: bool, quiet: bool, **options: Any
+) -> None:
+    """Make a trace file of what an engine or a script saved.
+
+    \b
+    sglang  answers of /generate with "return_indexer_topk": true (JSON or JSONL)
+    vllm    answers with indexer_topk, base64 of a .npy file (JSON or JSONL)
+    array   .npy, .npz or .pt of (steps, layers, top_k) positions, padded with -1
+    jsonl   lines with request_id, layer_id, step_idx, seq_len_current, selected_token_pos
+
+    \b
+    hisparse-sim trace convert answers.jsonl --layers 61 --top-k 2048 -o answers.parquet
+    hisparse-sim trace convert rows.npy --prompt-len 32768 --provenance dsa-serving -o rows.parquet
+    """
+    from hisparse_sim.traces.importers.convert import convert as run
+    from hisparse_sim.traces.importers.prompt_rows import LEFT_OUT
+
+    refuse_replacing(output, force, [source])
+    made = run(source, output, form, warn=lambda doubt: note(f"warning: {doubt}", False), **options)
+    if left_out := made.notes.get(LEFT_OUT):
+        note(f"left out {left_out:,} rows of the prompt, counted over all layers", quiet)
+    note(f"wrote {output}", quiet)
+
+
+@click.command()
+@click.argument("path", metavar="TRACE")
+@click.option(
+    "--to",
+    "form",
+    type=click.Choice(("oraclegeneral", "csv")),
+    help="[default: csv for .csv, else oraclegeneral]",
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    required=True,
+    help="The file to write.",
+)
+@force_option
+@selection_options
+@provenance_option
+@quiet_option
+def export(
+    path: str,
+    form: str | None,
+    output: Path,
+    force: bool,
+    provenance: str | None,
+    quiet: bool,
+    **selection: Any,
+) -> None:
+    """Write a trace as other simulators read it: one access per demanded position.
+
+    Choose one request and layer to compare miss counts: every (request, layer) has a cache of its
+    own here.
+
+    \b
+    hisparse-sim trace export trace.parquet --layer 14 -o layer14.oracleGeneral
+    hisparse-sim trace export trace.parquet --layer 14 --to csv -o layer14.csv
+    """
+    from hisparse_sim.traces import open_trace
+    from hisparse_sim.traces.file.export import export as run
+
+    refuse_replacing(output, force, [path])
+    form = form or ("csv" if output.suffix.lower() == ".csv" else "oraclegeneral")
+    opened = open_trace(path, provenance)
+    selection["requests"] = chosen_requests(selection["requests"], [opened])
+    accesses = run(opened, output, form, **selection, progress=counter("parts", quiet))
+    note(f"wrote {accesses} accesses to {output}", quiet)

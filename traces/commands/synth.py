@@ -1,0 +1,81 @@
+"""The command `trace synth`."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hisparse_sim.traces.commands.options import (
+    counter,
+    force_option,
+    quiet_option,
+    refuse_replacing,
+    several,
+    trace_output_option,
+)
+from hisparse_sim.traces.terminal import note
+
+
+@click.command()
+@click.option("--profile", help="Model whose published figures it is fitted to.")
+@click.option("--shape", help="An extreme pattern instead, for tests.")
+@trace_output_option
+@force_option
+@click.option("--context", "prompt_len", type=click.IntRange(0), help="Prompt, in tokens.")
+@click.option("--steps", type=click.IntRange(1), help="Decode steps.")
+@click.option("--top-k", type=click.IntRange(1), help="Positions of a step: tokens, in qsa blocks.")
+@click.option("--layer", "layers", multiple=True, callback=several(int), help="Only these.")
+@click.option("--requests", type=click.IntRange(1), help="[default: 1]")
+@click.option("--distinct", type=click.IntRange(1), help="Positions that a shape goes through.")
+@click.option("--seed", type=int, help="[default: 0]")
+@quiet_option
+def synth(
+    profile: str | None,
+    shape: str | None,
+    output: Path,
+    force: bool,
+    layers: tuple[int, ...] | None,
+    requests: int | None,
+    distinct: int | None,
+    seed: int | None,
+    quiet: bool,
+    **changes: Any,
+) -> None:
+    """Make a synthetic trace: a fitted random model, or an extreme shape.
+
+    \b
+    Profiles: glm-5.1, v3.2, qsa.
+    Shapes: cyclic, thrash, all-new, none-new, step-change.
+
+    A profile takes context, steps and top_k from the model it was fitted to, unless given. The
+    file says `synthetic` and holds the fit: what was published, what landed. Positions of qsa
+    (Qwen QSA) are blocks of 4 tokens: its misses can be replayed, but not priced.
+
+    \b
+    hisparse-sim trace synth --profile glm-5.1 --layer 0,20,40,60 -o synth-glm.parquet
+    hisparse-sim trace synth --profile v3.2 --context 32768 --steps 500 --layer 30 -o synth.parquet
+    hisparse-sim trace synth --shape cyclic --top-k 64 --context 4096 --distinct 512 -o scan.parquet
+    """
+    if (profile is None) == (shape is None):
+        raise click.UsageError("choose either --profile or --shape")
+    refuse_replacing(output, force)
+    if shape is not None:
+        from hisparse_sim.traces.synth.shapes import synthesize_shape
+
+        if layers or requests or seed is not None:
+            raise click.UsageError("a shape has one request and one layer, and no seed")
+        synthesize_shape(output, shape, distinct=distinct, **changes)
+    else:
+        from hisparse_sim.traces.synth.generator import get_profile, reshaped, synthesize
+
+        if distinct is not None:
+            raise click.UsageError("--distinct belongs to --shape")
+        synthesize(
+            output,
+            reshaped(get_profile(profile or ""), **changes),
+            layers=list(layers) if layers else None,
+            requests=requests or 1,
+            seed=seed or 0,
+            progress=counter("layers", quiet),
+        )
+    note(f"wrote {output}", quiet)

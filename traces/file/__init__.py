@@ -1,0 +1,1 @@
+"""The trace file: its columns, metadata and rules, read, checked, cut, described and written."""

@@ -1,0 +1,286 @@
+"""Where the rows of each (request, layer) lie in a Parquet file, and getting at them."""
+
+import os
+import threading
+import weakref
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from hisparse_sim.traces.file.columns import integers, request_codes
+from hisparse_sim.traces.errors import TraceError
+from hisparse_sim.traces.file.rules import RowError
+
+Columns = dict[str, list[pa.Array]]
+
+# Of an encoded column, before compression: about a million positions.
+BATCH_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Part:
+    """The rows of one (request, layer) in a trace file."""
+
+    request: str
+    layer: int
+    first_row: int  # in the file
+    rows: int
+
+
+@contextmanager
+def decoding(path: Path, place: str = "") -> Iterator[None]:
+    """Turn whatever pyarrow raises for a damaged file into one sentence."""
+    try:
+        yield
+    except TraceError:
+        raise
+    except (
+        pa.ArrowException,
+        OSError,
+        ValueError,
+        LookupError,
+        MemoryError,
+        OverflowError,
+    ) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise TraceError(f"{path} cannot be read: {os.strerror(error.errno)}") from error
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        if reason.startswith("Not yet implemented"):
+            raise TraceError(
+                f"{path}{place} is encoded in a way that pyarrow cannot decode ({reason}); write "
+                f"it again with plain or dictionary encoding"
+            ) from error
+        raise TraceError(
+            f"{path}{place} cannot be decoded ({reason}): the file is damaged or incomplete; "
+            f"fetch or write it again"
+        ) from error
+
+
+def open_parquet(
+    path: Path,
+    metadata: pq.FileMetaData | None = None,
+    dictionary: Sequence[str] = (),
+    buffer_bytes: int = 0,
+) -> pq.ParquetFile:
+    """Open a Parquet file for reads that do not start threads of their own.
+
+    A ParquetFile may not be shared between threads, and opening one takes a time that grows with
+    the row groups, even with `metadata` (50 us for 30, 500 us for 10,000). Checksums of pages are
+    verified where the file has them. `dictionary`: columns of the file that come as
+    DictionaryArray. With `buffer_bytes` a column is read from the disk bit by bit, else a row
+    group's column at once.
+    """
+    with decoding(path):
+        return pq.ParquetFile(
+            # A path would first be looked up in pyarrow's file systems, and has to be UTF-8.
+            pa.OSFile(os.fsencode(path)),
+            metadata=metadata,
+            read_dictionary=list(dictionary),
+            pre_buffer=False,
+            buffer_size=buffer_bytes,
+            page_checksum_verification=True,
+        )
+
+
+def lay_out(path: Path, footer: pq.FileMetaData) -> tuple[tuple[Part, ...], "Groups"]:
+    """Return the parts of a file in file order, and the groups that hold their rows.
+
+    Raises TraceError if there are no rows, or if they are not grouped by request and, within it,
+    by rising layer.
+    """
+    dictionary = ["request"]
+    try:
+        parts = _find_parts(path, footer, dictionary)
+    except TraceError as error:
+        if error.__cause__ is None:
+            raise
+        dictionary = []  # pyarrow decodes some encodings of other writers to plain strings only
+        parts = _find_parts(path, footer, dictionary)
+    if not parts:
+        raise TraceError(f"{path} holds no rows")
+    return parts, Groups(path, footer, max(part.rows for part in parts), dictionary)
+
+
+def _find_parts(path: Path, footer: pq.FileMetaData, dictionary: Sequence[str]) -> tuple[Part, ...]:
+    """Return the parts of a file in file order.
+
+    They are found in the two columns themselves (70 us a row group). The statistics of the row
+    groups would do for files of our writer and are read several times faster, but pyarrow ends
+    the process when they are damaged.
+    """
+    parts: list[Part] = []
+    finished: set[str] = set()
+    for request, layer, rows in _runs(path, footer, dictionary):
+        last = parts[-1] if parts else None
+        if last is not None and last.request == request and last.layer == layer:
+            parts[-1] = Part(request, layer, last.first_row, last.rows + rows)
+            continue
+        first_row = last.first_row + last.rows if last else 0
+        if last is not None and last.request == request and layer < last.layer:
+            raise TraceError(
+                f"{path}: request {request!r} goes back from layer {last.layer} to {layer} in row "
+                f"{first_row}; rows must be grouped by request, then sorted by layer, then step"
+            )
+        if last is not None and last.request != request:
+            finished.add(last.request)
+        if request in finished:
+            raise TraceError(
+                f"{path}: request {request!r} starts again in row {first_row}, layer {layer}; "
+                f"rows must be grouped by request, then sorted by layer, then step"
+            )
+        parts.append(Part(request, layer, first_row, rows))
+    return tuple(parts)
+
+
+def _runs(
+    path: Path, footer: pq.FileMetaData, dictionary: Sequence[str]
+) -> Iterator[tuple[str, int, int]]:
+    """Yield (request, layer, rows) for runs of equal rows, in file order."""
+    row = 0
+    with decoding(path), open_parquet(path, footer, dictionary) as file:
+        for batch in file.iter_batches(columns=["request", "layer"], use_threads=False):
+            known: dict[str, int] = {}
+            try:
+                codes = request_codes([batch.column("request")], known)
+                layers = integers([batch.column("layer")], "layer", np.int16)
+            except RowError as error:
+                raise TraceError(f"{path}: row {row + error.row}: {error.what}") from None
+            names = list(known)
+            changes = (np.diff(codes) != 0) | (np.diff(layers) != 0)
+            edges = [0, *(np.flatnonzero(changes) + 1).tolist(), len(codes)]
+            for first, stop in pairwise(edges):
+                yield names[codes[first]], int(layers[first]), stop - first
+            row += batch.num_rows
+
+
+_last = threading.local()  # read: (the groups, their open file)
+
+
+class Groups:
+    """The row groups of a file: any range of rows, of any columns, from any thread.
+
+    A group that lies within the range is decoded as it is. A group that several parts share, in
+    files of other writers, is decoded in small batches that are remembered for a while, so that
+    reading part after part decodes it once, without ever holding the whole group.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        metadata: pq.FileMetaData,
+        largest_part: int,
+        dictionary: Sequence[str],
+    ) -> None:
+        self.path = path
+        self.metadata = metadata
+        self.dictionary = dictionary  # see `open_parquet`
+        rows = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+        self.starts = np.cumsum([0, *rows], dtype=np.int64)  # [groups + 1] first row of each
+        # As many parts as threads may ask for out of turn.
+        self._window = largest_part * ((os.cpu_count() or 1) + 1)
+        self._lock = threading.Lock()
+        self._cursors: dict[tuple[int, tuple[str, ...]], _Cursor] = {}
+
+    def overlapping(self, first_row: int, rows: int) -> range:
+        """Return the row groups that hold any of the rows."""
+        first = int(np.searchsorted(self.starts, first_row, side="right")) - 1
+        stop = int(np.searchsorted(self.starts, first_row + rows, side="left"))
+        return range(first, stop)
+
+    def shared(self, parts: Iterable[Part]) -> int:
+        """Return how many groups hold rows of more than one of the parts."""
+        inner = {part.first_row for part in parts} - set(self.starts.tolist())
+        return len({self.overlapping(row, 1)[0] for row in inner})
+
+    def read(self, first_row: int, rows: int, columns: Sequence[str]) -> Columns:
+        """Return the rows as chunks per column."""
+        found: Columns = {name: [] for name in columns}
+        for group in self.overlapping(first_row, rows):
+            begin, end = int(self.starts[group]), int(self.starts[group + 1])
+            if begin == end:
+                continue
+            first, stop = max(begin, first_row), min(end, first_row + rows)
+            if (first, stop) == (begin, end):
+                with self._file() as file:
+                    pieces = [file.read_row_group(group, columns=list(columns), use_threads=False)]
+            else:
+                pieces = self._read_shared(group, first - begin, stop - begin, tuple(columns))
+            for name, chunks in found.items():
+                for piece in pieces:
+                    column = piece.column(name)
+                    chunks.extend(
+                        column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+                    )
+        for name, chunks in found.items():
+            if sum(map(len, chunks)) != rows:
+                raise ValueError(f"{name} has fewer rows than the file says")
+        return found
+
+    @contextmanager
+    def _file(self) -> Iterator[pq.ParquetFile]:
+        """Open the file, unless it is what this thread read last, without an error."""
+        owner, file = getattr(_last, "read", (None, None))
+        _last.read = None, None
+        if owner is None or owner() is not self:
+            file = open_parquet(self.path, self.metadata, self.dictionary)
+        yield file
+        _last.read = weakref.ref(self), file
+
+    def _read_shared(
+        self, group: int, first: int, stop: int, columns: tuple[str, ...]
+    ) -> list[pa.RecordBatch]:
+        with self._lock:
+            cursor = self._cursors.pop((group, columns), None)
+            if cursor is None or first < cursor.oldest:
+                cursor = _Cursor(self, group, columns)
+            # Two, for the part that begins at the end of one group and ends in the next.
+            self._cursors = dict([*self._cursors.items()][-1:])
+            batches = cursor.take(first, stop, self._window)
+            self._cursors[group, columns] = cursor
+            return batches
+
+
+class _Cursor:
+    """Decodes one row group front to back, remembering the batches last decoded."""
+
+    def __init__(self, groups: Groups, group: int, columns: tuple[str, ...]) -> None:
+        header = groups.metadata.row_group(group)
+        # (The header of a column would say how many positions there are, but a damaged one ends
+        # the process.)
+        batch_rows = max(1, BATCH_BYTES * header.num_rows // max(1, header.total_byte_size))
+        file = open_parquet(groups.path, groups.metadata, groups.dictionary, BATCH_BYTES)
+        self._batches = file.iter_batches(
+            batch_size=batch_rows, row_groups=[group], columns=list(columns), use_threads=False
+        )
+        self._kept: list[tuple[int, pa.RecordBatch]] = []  # (first row in the group, batch)
+        self._next_row = 0
+
+    @property
+    def oldest(self) -> int:
+        """First row that can still be taken."""
+        return self._kept[0][0] if self._kept else self._next_row
+
+    def take(self, first: int, stop: int, window: int) -> list[pa.RecordBatch]:
+        """Return rows first to stop of the group; rows before the last `window` are forgotten."""
+        while self._next_row < stop:
+            batch = next(self._batches, None)
+            if batch is None:
+                break
+            self._kept.append((self._next_row, batch))
+            self._next_row += batch.num_rows
+            forgotten = min(first, self._next_row - window)
+            while self._kept[0][0] + self._kept[0][1].num_rows <= forgotten:
+                del self._kept[0]
+        return [
+            batch.slice(
+                max(first - begin, 0), min(stop, begin + batch.num_rows) - max(first, begin)
+            )
+            for begin, batch in self._kept
+            if begin < stop and first < begin + batch.num_rows
+        ]

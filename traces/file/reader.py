@@ -1,0 +1,370 @@
+"""Reading a trace file part by part, every rule checked."""
+
+import hashlib
+import os
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+import pyarrow as pa
+
+from hisparse_sim.traces.file.columns import (
+    OPTIONAL,
+    integers,
+    lists,
+    present,
+    ragged,
+    request_codes,
+    wrong_column,
+)
+from hisparse_sim.traces.demand import Demand, Ints, Ragged
+from hisparse_sim.traces.errors import TraceError
+from hisparse_sim.traces.terminal import printable
+from hisparse_sim.traces.file.layout import Columns, Groups, Part, decoding, lay_out, open_parquet
+from hisparse_sim.traces.file.metadata import KEY, PROVENANCES, Metadata
+from hisparse_sim.traces.file.rules import RowError, Tally, check_rows, outside, strip_padding
+from hisparse_sim.traces.file.units import can_be_replayed
+
+__all__ = ["Demand", "Part", "Trace", "open_trace"]
+
+
+def open_trace(path: str | os.PathLike[str], provenance: str | None = None) -> "Trace":
+    """Open a trace file and find its parts, without reading any positions.
+
+    `provenance` (one of `metadata.PROVENANCES`) is used where the file does not name one; a file
+    without is refused. Without metadata top_k is the longest row, which takes a pass over it.
+
+    Raises TraceError if the file cannot be read as a trace, ValueError for an unknown provenance.
+    """
+    if provenance is not None and provenance not in PROVENANCES:
+        raise ValueError(
+            f"unknown provenance {provenance!r}; choose one of {', '.join(PROVENANCES)}"
+        )
+    path = Path(path)
+    _refuse_other_files(path)
+    with open_parquet(path) as file:
+        footer, schema = file.metadata, file.schema_arrow
+    wrong = wrong_column(schema)
+    if wrong:
+        raise TraceError(f"{path} {wrong}")
+    # Some writers fill only the latter.
+    keys = {**(schema.metadata or {}), **(footer.metadata or {})}
+    metadata = _read_metadata(path, keys, provenance)
+    parts, groups = lay_out(path, footer)
+    if metadata.top_k == 0:
+        metadata = replace(metadata, top_k=_longest_row(path, parts, groups))
+    highest = max(part.layer for part in parts)
+    lowest = min(part.layer for part in parts)
+    if lowest < 0 or highest >= (metadata.num_layers or highest + 1):
+        wrong_layer = lowest if lowest < 0 else highest
+        raise TraceError(
+            f"{path} has rows of layer {wrong_layer}, but the model has "
+            f"{'no negative layers' if lowest < 0 else f'{metadata.num_layers} layers'}"
+        )
+    return Trace(path, provenance, metadata, parts, present(schema), groups)
+
+
+class Trace:
+    """An open trace file: what it says about itself, and its parts.
+
+    Reading is safe from several threads at once, and needs the memory of one part. Pickled, it
+    is a path: another process opens the file itself, once.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        provenance: str | None,
+        metadata: Metadata,
+        parts: tuple[Part, ...],
+        columns: frozenset[str],
+        groups: Groups,
+    ) -> None:
+        """Use `open_trace`."""
+        self.path = path
+        self.metadata = metadata
+        self.parts = parts  # in file order
+        self.columns = columns  # names of the columns that hold anything
+        self._provenance = provenance
+        self._groups = groups
+        self._version = _file_version(path)
+
+    def __repr__(self) -> str:
+        return f"<Trace {self.path}: {len(self.parts)} parts, {self.rows} rows>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopened, (self.path.absolute(), self._provenance, self._version)
+
+    @property
+    def name(self) -> str:
+        """File name without its suffix."""
+        return printable(self.path.stem)
+
+    @property
+    def rows(self) -> int:
+        """Rows of the file, over all parts."""
+        return sum(part.rows for part in self.parts)
+
+    @property
+    def requests(self) -> tuple[str, ...]:
+        """Request ids, in file order."""
+        return tuple(dict.fromkeys(part.request for part in self.parts))
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """Layers that any request has, ascending."""
+        return tuple(sorted({part.layer for part in self.parts}))
+
+    @property
+    def shared_groups(self) -> int:
+        """Number of row groups that hold rows of several parts: slow to read, see `Groups`."""
+        return self._groups.shared(self.parts)
+
+    @cached_property
+    def sha256(self) -> str:
+        """Digest of the whole file, 64 hexadecimal digits."""
+        with decoding(self.path), self.path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+
+    def select(
+        self,
+        requests: str | Iterable[str] | None = None,
+        layers: int | Iterable[int] | None = None,
+    ) -> tuple[Part, ...]:
+        """Return the parts of these requests and layers, in file order; None means all.
+
+        Raises TraceError for a request or layer that the file does not have.
+        """
+        wanted_requests = [requests] if isinstance(requests, str) else requests
+        wanted_layers = [layers] if isinstance(layers, int) else layers
+        names = None if wanted_requests is None else set(wanted_requests)
+        numbers = None if wanted_layers is None else set(wanted_layers)
+        for asked, there, kind in (
+            (names, self.requests, "request"),
+            (numbers, self.layers, "layer"),
+        ):
+            for unknown in sorted((asked or set()) - set(there)):
+                shown = ", ".join(map(repr, there[:20])) + (", ..." if len(there) > 20 else "")
+                raise TraceError(f"{self.path} has no {kind} {unknown!r}; it has {shown}")
+        return tuple(
+            part
+            for part in self.parts
+            if (names is None or part.request in names)
+            and (numbers is None or part.layer in numbers)
+        )
+
+    def read(
+        self, part: Part, columns: Iterable[str] = (), steps: tuple[int, int] | None = None
+    ) -> Demand:
+        """Read one part and check every rule of the trace file.
+
+        `columns` asks for "scores" and "next_positions". `steps` = (first, stop) keeps the rows
+        with first <= step < stop, possibly none; the rules are checked on all rows.
+
+        Raises TraceError naming file, request, layer and step if the rows break a rule, cannot be
+        decoded, or lack a column asked for.
+        """
+        return self.read_tallied(part, columns, steps)[0]
+
+    def read_tallied(
+        self, part: Part, columns: Iterable[str] = (), steps: tuple[int, int] | None = None
+    ) -> tuple[Demand, Tally]:
+        """Like `read`, and also count what the rules tolerate."""
+        if _file_version(self.path) != self._version:
+            raise TraceError(f"{self.path} has changed since it was opened; open it again")
+        columns = tuple(columns)
+        for name in columns:
+            if name not in OPTIONAL:
+                raise ValueError(f"unknown column {name!r}; choose of {', '.join(OPTIONAL)}")
+            if name not in self.columns:
+                raise TraceError(f"{self.path} has no column {name}")
+        found, step = self._decoded(part, ("request", "layer", "seq_len", "positions", *columns))
+        try:
+            with decoding(self.path, _place(part)):
+                demand, tally = self._checked(part, step, found)
+        except RowError as error:
+            self._refuse(part, step, error)
+        return demand if steps is None else _cut(demand, *steps), tally
+
+    def read_steps(self, part: Part) -> tuple[Ints, Ints]:
+        """Read only (step [rows], seq_len [rows]) of a part, unchecked: it takes no time.
+
+        Raises TraceError if they cannot be decoded.
+        """
+        found, step = self._decoded(part, ("seq_len",))
+        try:
+            return step, integers(found["seq_len"], "seq_len", np.int32)
+        except RowError as error:
+            self._refuse(part, step, error)
+
+    def _decoded(self, part: Part, columns: tuple[str, ...]) -> tuple[Columns, Ints]:
+        """Return chunks of these columns, and the steps that errors are placed by."""
+        try:
+            with decoding(self.path, _place(part)):
+                found = self._groups.read(part.first_row, part.rows, ("step", *columns))
+                return found, integers(found["step"], "step", np.int32)
+        except RowError as error:
+            self._refuse(part, None, error)
+
+    def _checked(self, part: Part, step: Ints, found: Columns) -> tuple[Demand, Tally]:
+        known = {part.request: 0}
+        strangers = (request_codes(found["request"], known) != 0) | (
+            integers(found["layer"], "layer", np.int16) != part.layer
+        )
+        if strangers.any():
+            raise RowError(int(strangers.argmax()), "the row is of another request or layer")
+        seq_len = integers(found["seq_len"], "seq_len", np.int32)
+        listed = ragged(found["positions"], "positions")
+        tally = check_rows(step, seq_len, listed, self.metadata.top_k)
+        prompt_len = self.metadata.prompt_len.get(part.request, int(seq_len[0]) - 1)
+        if prompt_len >= seq_len[0]:
+            raise RowError(
+                0, f"seq_len is {seq_len[0]}, not above the prompt_len {prompt_len} of the metadata"
+            )
+        scores = _read_scores(found["scores"], listed) if "scores" in found else None
+        if tally.padding:
+            listed, kept = strip_padding(listed)
+            scores = None if scores is None else scores[kept]
+        following = (
+            _read_following(ragged(found["next_positions"], "next_positions"), seq_len)
+            if "next_positions" in found
+            else None
+        )
+        return Demand(
+            part.request, part.layer, prompt_len, step, seq_len, *listed, scores, following
+        ), tally
+
+    def _refuse(self, part: Part, step: Ints | None, error: RowError) -> NoReturn:
+        what = error.what
+        if what == "the step has more than one row" and "row" in self.columns:
+            what += ": speculative decoding is not supported yet"
+        place = f"row {part.first_row + error.row}" if step is None else f"step {step[error.row]}"
+        raise TraceError(f"{self.path}{_place(part)}, {place}: {what}") from None
+
+
+def _place(part: Part) -> str:
+    return f": request {part.request!r}, layer {part.layer}"
+
+
+def _refuse_other_files(path: Path) -> None:
+    try:
+        if path.is_dir():
+            raise TraceError(f"{path} is a folder, not a trace file")
+        if path.exists() and not path.is_file():
+            raise TraceError(f"{path} is a device or pipe, not a trace file")
+        with path.open("rb") as file:
+            head = file.read(4)
+            file.seek(0, os.SEEK_END)
+            size_bytes = file.tell()
+            file.seek(max(0, size_bytes - 4))
+            tail = file.read(4)
+    except FileNotFoundError:
+        raise TraceError(f"{path} does not exist") from None
+    except OSError as error:
+        raise TraceError(f"{path} cannot be read: {error.strerror or error}") from error
+    if head != b"PAR1":
+        raise TraceError(f"{path} is not a Parquet file")
+    if tail != b"PAR1" or size_bytes < 12:
+        raise TraceError(f"{path} was cut off: the end of the Parquet file is missing")
+
+
+def _read_metadata(path: Path, keys: dict[bytes, bytes], provenance: str | None) -> Metadata:
+    """Return what the file says, with top_k = 0 where it does not."""
+    if KEY not in keys and provenance is None:
+        raise TraceError(
+            f"{path} has no {KEY.decode()} metadata: say where its positions come from with "
+            f"--provenance ({', '.join(PROVENANCES)})"
+        )
+    try:
+        metadata = (
+            Metadata.from_json(keys[KEY])
+            if KEY in keys
+            else Metadata("", provenance or "", 0, None)
+        )
+    except TraceError as error:
+        raise TraceError(f"{path}: {error}") from None
+    if not metadata.provenance and provenance is None:
+        raise TraceError(
+            f"{path} does not say where its positions come from: name it with --provenance "
+            f"({', '.join(PROVENANCES)})"
+        )
+    if not can_be_replayed(metadata.unit):
+        raise TraceError(f"{path} counts positions in {metadata.unit}, which is not supported yet")
+    return metadata if metadata.provenance else replace(metadata, provenance=provenance or "")
+
+
+def _longest_row(path: Path, parts: tuple[Part, ...], groups: Groups) -> int:
+    from hisparse_sim.traces.file import passes
+
+    longest = 1
+    for part in parts:
+        with decoding(path):
+            try:
+                found = groups.read(part.first_row, part.rows, ("positions",))
+                listed = ragged(found["positions"], "positions")
+            except RowError as error:
+                raise TraceError(
+                    f"{path}{_place(part)}, row {part.first_row + error.row}: {error.what}"
+                ) from None
+        longest = max(longest, passes.longest_row(*listed))
+    return longest
+
+
+def _read_scores(chunks: list[pa.Array], listed: Ragged) -> np.ndarray[Any, np.dtype[np.float16]]:
+    offsets, scores = lists(chunks, "scores", np.float16)
+    different = np.diff(offsets) != np.diff(listed.offsets)
+    if different.any():
+        raise RowError(int(different.argmax()), "the row has not as many scores as positions")
+    return scores
+
+
+def _read_following(following: Ragged, seq_len: Ints) -> Ragged:
+    """Strip padding and check the range: what is ranked next need not be in any order."""
+    following, _ = strip_padding(following)
+    limits = np.repeat(seq_len, np.diff(following.offsets))
+    wrong = (following.values < 0) | (following.values >= limits)
+    if wrong.any():
+        at = int(wrong.argmax())
+        row = int(np.searchsorted(following.offsets, at, side="right")) - 1
+        raise RowError(row, "next_" + outside(int(following.values[at]), int(seq_len[row])))
+    return following
+
+
+def _cut(demand: Demand, first: int, stop: int) -> Demand:
+    """Return the rows with first <= step < stop, as views."""
+    begin, end = np.searchsorted(demand.step, [first, stop]).tolist()
+    end = max(begin, end)
+    low, high = demand.offsets[begin], demand.offsets[end]
+    following = demand.next_positions
+    if following is not None:
+        edges = following.offsets[begin : end + 1]
+        following = Ragged(edges - edges[0], following.values[edges[0] : edges[-1]])
+    return replace(
+        demand,
+        step=demand.step[begin:end],
+        seq_len=demand.seq_len[begin:end],
+        offsets=demand.offsets[begin : end + 1] - low,
+        positions=demand.positions[low:high],
+        scores=None if demand.scores is None else demand.scores[low:high],
+        next_positions=following,
+    )
+
+
+def _file_version(path: Path) -> tuple[int, int]:
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise TraceError(f"{path} cannot be read: {error.strerror or error}") from error
+    return status.st_size, status.st_mtime_ns
+
+
+@lru_cache(maxsize=16)
+def _reopened(path: Path, provenance: str | None, version: tuple[int, int]) -> Trace:
+    """Open a file for a pickled Trace, once per process."""
+    trace = open_trace(path, provenance)
+    if trace._version != version:
+        raise TraceError(f"{path} was changed while it was in use")
+    return trace

@@ -1,0 +1,134 @@
+"""What a trace holds, per layer and in all."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from hisparse_sim.traces.demand import Demand
+from hisparse_sim.traces.file.metadata import Metadata
+from hisparse_sim.traces.file.reader import Trace
+from hisparse_sim.traces.file.rules import stamp_keys
+
+FIRST_POSITIONS = 4  # attention sinks: models look at the first tokens whatever the text
+RECENT_POSITIONS = 256
+
+
+@dataclass(frozen=True)
+class LayerInfo:
+    """Figures of one layer over all requests, or of the whole trace (`layer` is None)."""
+
+    layer: int | None
+    requests: int
+    rows: int  # (request, layer, step)
+    positions: int
+    row_min: int  # positions in the shortest row
+    row_max: int
+    seq_len_min: int  # tokens
+    seq_len_max: int
+    overlap: float | None  # mean over rows of |S_t and S_(t-1)| / |S_t|; None without such a pair
+    first_4_share: float | None  # of all positions; None if there are none
+    recent_256_share: float | None  # of all positions: among the 256 newest tokens of their step
+
+
+@dataclass(frozen=True)
+class TraceInfo:
+    """A trace file, described."""
+
+    path: Path
+    sha256: str
+    size_bytes: int
+    metadata: Metadata
+    requests: tuple[str, ...]
+    total: LayerInfo
+    per_layer: tuple[LayerInfo, ...]  # ascending
+
+
+@dataclass
+class _Sums:
+    requests: set[str]
+    rows: int = 0
+    positions: int = 0
+    row_min: int = 2**31
+    row_max: int = 0
+    seq_len_min: int = 2**31
+    seq_len_max: int = 0
+    overlap: float = 0.0
+    pairs: int = 0
+    first: int = 0
+    recent: int = 0
+
+    def add(self, other: "_Sums") -> None:
+        self.requests |= other.requests
+        for name in ("rows", "positions", "overlap", "pairs", "first", "recent"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.row_min = min(self.row_min, other.row_min)
+        self.row_max = max(self.row_max, other.row_max)
+        self.seq_len_min = min(self.seq_len_min, other.seq_len_min)
+        self.seq_len_max = max(self.seq_len_max, other.seq_len_max)
+
+    def info(self, layer: int | None) -> LayerInfo:
+        return LayerInfo(
+            layer,
+            len(self.requests),
+            self.rows,
+            self.positions,
+            self.row_min,
+            self.row_max,
+            self.seq_len_min,
+            self.seq_len_max,
+            self.overlap / self.pairs if self.pairs else None,
+            self.first / self.positions if self.positions else None,
+            self.recent / self.positions if self.positions else None,
+        )
+
+
+def info(trace: Trace) -> TraceInfo:
+    """Read the whole trace once, part by part, and describe it.
+
+    Raises TraceError if a part breaks a rule.
+    """
+    total = _Sums(set())
+    per_layer = {layer: _Sums(set()) for layer in trace.layers}
+    for part in trace.parts:
+        sums = _sums(trace.read(part))
+        total.add(sums)
+        per_layer[part.layer].add(sums)
+    return TraceInfo(
+        path=trace.path,
+        sha256=trace.sha256,
+        size_bytes=trace.path.stat().st_size,
+        metadata=trace.metadata,
+        requests=trace.requests,
+        total=total.info(None),
+        per_layer=tuple(sums.info(layer) for layer, sums in per_layer.items()),
+    )
+
+
+def _sums(demand: Demand) -> _Sums:
+    from hisparse_sim.traces.file import passes
+
+    keys, stamp = stamp_keys(demand.positions)
+    overlap, pairs, first, recent = passes.describe(
+        demand.seq_len,
+        demand.offsets,
+        demand.positions,
+        keys,
+        stamp,
+        FIRST_POSITIONS,
+        RECENT_POSITIONS,
+    )
+    lengths = np.diff(demand.offsets)
+    return _Sums(
+        {demand.request},
+        demand.rows,
+        len(demand.positions),
+        int(lengths.min()),
+        int(lengths.max()),
+        int(demand.seq_len[0]),
+        int(demand.seq_len[-1]),
+        overlap,
+        pairs,
+        first,
+        recent,
+    )

@@ -1,0 +1,70 @@
+"""What a position of a trace counts: a token, or a block of neighbouring tokens.
+
+Under block selection everything that is said in positions is said in blocks: `positions`,
+`seq_len`, `prompt_len` and `top_k` of the file, and slots and misses of a replay.
+"""
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Protocol
+
+from hisparse_sim.traces.errors import TraceError
+
+TOKEN = "token"
+COMPRESSED = "c4"  # groups of four tokens, compressed to one entry: known, not replayed
+WANTED = "token, block4 (or another number of tokens) or c4"
+_BLOCK = re.compile(r"block([2-9]|[1-9][0-9]{1,5})")
+
+
+def block_unit(tokens: int) -> str:
+    """Return the unit of positions that hold so many tokens each."""
+    return TOKEN if tokens == 1 else f"block{tokens}"
+
+
+def tokens_of(unit: str) -> int:
+    """Return how many tokens a position of this unit holds."""
+    block = _BLOCK.fullmatch(unit)
+    return int(block[1]) if block else 1
+
+
+def is_unit(value: Any) -> bool:
+    """Return whether metadata may name this unit."""
+    return isinstance(value, str) and (value == COMPRESSED or can_be_replayed(value))
+
+
+def can_be_replayed(unit: str) -> bool:
+    """Return whether the rules of a replay hold for positions of this unit."""
+    return unit == TOKEN or _BLOCK.fullmatch(unit) is not None
+
+
+def plural(unit: str) -> str:
+    """Return what positions of this unit are, in words."""
+    block = _BLOCK.fullmatch(unit)
+    return f"blocks of {block[1]} tokens" if block else f"{unit}s"
+
+
+class _Described(Protocol):
+    @property
+    def unit(self) -> str: ...
+
+
+class _Trace(Protocol):
+    @property
+    def path(self) -> Path: ...
+    @property
+    def metadata(self) -> _Described: ...
+
+
+def refuse_blocks(traces: Iterable[_Trace], what: str) -> None:
+    """Raise TraceError for a trace whose positions are no tokens; `what` ("plans price") takes each
+    for one.
+
+    All that the package knows of bytes, memory and time is of models that select tokens.
+    """
+    for trace in traces:
+        if trace.metadata.unit != TOKEN:
+            raise TraceError(
+                f"{trace.path} counts {plural(trace.metadata.unit)}, and {what} each as one token:"
+                " only its misses can be told, by sweep and curve without a price"
+            )

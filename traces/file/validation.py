@@ -1,0 +1,118 @@
+"""Is this file a sound trace? All problems at once, and what is worth knowing besides."""
+
+import os
+from dataclasses import dataclass
+from itertools import islice
+
+import numpy as np
+
+from hisparse_sim.traces.demand import Demand
+from hisparse_sim.traces.errors import TraceError
+from hisparse_sim.traces.file.reader import Trace, open_trace
+from hisparse_sim.traces.file.rules import Tally
+
+
+@dataclass(frozen=True)
+class Validation:
+    """What was found in one file, a sentence each."""
+
+    problems: tuple[str, ...]  # the trace cannot be used
+    warnings: tuple[str, ...]  # it can, but something is unusual
+    complete: bool  # False if the search ended at its limit of problems
+
+    @property
+    def ok(self) -> bool:
+        """True if the trace can be used."""
+        return not self.problems
+
+
+def validate(
+    path: str | os.PathLike[str], provenance: str | None = None, limit: int = 20
+) -> Validation:
+    """Read a whole file and collect what is wrong: the first problem of each (request, layer).
+
+    Ends after `limit` problems. A file that cannot be opened as a trace has one problem.
+    """
+    try:
+        trace = open_trace(path, provenance)
+    except TraceError as error:
+        return Validation((str(error),), (), complete=True)
+    optional = [name for name in ("scores", "next_positions") if name in trace.columns]
+    problems: list[str] = []
+    notes = _Notes(trace)
+    read = 0
+    for part in trace.parts:
+        if len(problems) == limit:
+            break
+        read += 1
+        try:
+            notes.add(*trace.read_tallied(part, optional))
+        except TraceError as error:
+            problems.append(str(error))
+    return Validation(tuple(problems), notes.warnings(), complete=read == len(trace.parts))
+
+
+class _Notes:
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+        self.padding = 0
+        self.unsorted_rows = 0
+        self.empty_rows = 0
+        self.short_rows = 0
+        self.steps: dict[str, tuple[int, int, int, int]] = {}
+        self.uneven: dict[str, int] = {}
+
+    def add(self, demand: Demand, tally: Tally) -> None:
+        self.padding += tally.padding
+        self.unsorted_rows += tally.unsorted_rows
+        lengths = np.diff(demand.offsets)
+        self.empty_rows += int((lengths == 0).sum())
+        full = np.minimum(demand.seq_len, self.trace.metadata.top_k)
+        self.short_rows += int(((lengths > 0) & (lengths < full)).sum())
+        span = (
+            int(demand.step[0]),
+            int(demand.step[-1]),
+            int(demand.seq_len[0]),
+            int(demand.seq_len[-1]),
+        )
+        if self.steps.setdefault(demand.request, span) != span:
+            self.uneven.setdefault(demand.request, demand.layer)
+
+    def warnings(self) -> tuple[str, ...]:
+        trace, metadata = self.trace, self.trace.metadata
+        found = []
+        if self.padding:
+            found.append(f"{self.padding} entries of -1 are skipped; the writer never stores them")
+        if self.unsorted_rows and metadata.order == "position":
+            found.append(
+                f"{self.unsorted_rows} rows are not sorted, though the metadata says "
+                f'order "position"'
+            )
+        if self.empty_rows:
+            found.append(f"{self.empty_rows} rows list no position")
+        if self.short_rows:
+            found.append(
+                f"{self.short_rows} rows list fewer positions than min(top_k, seq_len), "
+                f"top_k being {metadata.top_k}"
+            )
+        for request, layer in islice(self.uneven.items(), 3):
+            found.append(
+                f"request {request!r}, layer {layer}: steps or seq_len differ from its first layer"
+            )
+        if len(self.uneven) > 3:
+            found.append(f"the same holds for {len(self.uneven) - 3} further requests")
+        missing = [request for request in trace.requests if request not in metadata.prompt_len]
+        if missing:
+            found.append(
+                f"no prompt_len for {len(missing)} of {len(trace.requests)} requests; the first "
+                f"seq_len - 1 is taken"
+            )
+        strangers = set(metadata.prompt_len) - set(trace.requests)
+        if strangers:
+            found.append(f"prompt_len names {len(strangers)} requests that have no rows")
+        if trace.shared_groups:
+            found.append(
+                f"{trace.shared_groups} row groups hold several (request, layer), which is slow "
+                f"to read; `hisparse-sim trace sample` rewrites the file"
+            )
+        return tuple(f"{trace.path}: {sentence}" for sentence in found)

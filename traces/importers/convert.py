@@ -1,0 +1,130 @@
+"""Make a trace file of what another tool saved."""
+
+import os
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from hisparse_sim.traces.demand import Demand
+from hisparse_sim.traces.errors import TraceError
+from hisparse_sim.traces.files import refuse_input, refuse_unwritable
+from hisparse_sim.traces.terminal import printable
+from hisparse_sim.traces.importers import Options, get_importer
+from hisparse_sim.traces.importers.answers import BARE
+from hisparse_sim.traces.importers.importer import FLAGS, Importer
+from hisparse_sim.traces.file.metadata import PROVENANCES, Metadata
+from hisparse_sim.traces.file.model_config import configured
+from hisparse_sim.traces.file.units import TOKEN
+from hisparse_sim.traces.file.writer import TraceWriter
+
+
+def convert(
+    source: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    form: str | None = None,
+    *,
+    provenance: str | None = None,
+    model: str = "",
+    dataset: str = "",
+    config: str | os.PathLike[str] | None = None,
+    progress: Callable[[Demand], None] | None = None,
+    warn: Callable[[str], None] | None = None,
+    **options: Any,
+) -> Metadata:
+    """Convert `source` and return the metadata of the new file.
+
+    `form` is a name of `importers.IMPORTERS`, guessed from the suffix if None; `config` is the
+    model's config.json, for its layers and top_k; `options` are the fields of `importers.Options`.
+    Large values go through a folder beside `target`, so memory is bounded by one (request, layer).
+    `progress` is called for each, `warn` with sentences on what may not be meant.
+
+    Raises TraceError if the file is not what the format says, or for a missing provenance;
+    ValueError for an unknown format, or options that cannot be or have no meaning for it.
+    """
+    source, target = Path(source), Path(target)
+    importer = get_importer(form or guess_form(source))
+    provenance = provenance or importer.provenance
+    if provenance is None:
+        raise TraceError(
+            f"{source} does not say where its positions come from: name it with --provenance"
+        )
+    if provenance not in PROVENANCES:
+        raise ValueError(f"unknown provenance {provenance!r}; known are {', '.join(PROVENANCES)}")
+    if config is not None:
+        options = configured(options, config)
+    Options(Path(), **options)  # refuses before anything is read or written
+    _refuse_meaningless(importer, options)
+    configs = () if config is None else (config, Path(config) / "config.json")
+    refuse_input(target, (source, *configs))
+    refuse_unwritable(target)
+    with TemporaryDirectory(
+        prefix=".hisparse-convert-", dir=_scratch_place(target), ignore_cleanup_errors=True
+    ) as scratch:
+        imported = importer.read(source, Options(Path(scratch), **options))
+        if warn is not None:
+            for doubt in imported.doubts:
+                warn(doubt)
+        metadata = Metadata(
+            model=model,
+            provenance=provenance,
+            top_k=imported.top_k,
+            num_layers=imported.num_layers,
+            source=importer.source,
+            dataset=dataset,
+            layer_types=options.get("layer_types"),
+            unit=options.get("unit", TOKEN),
+            order="indexer",
+            prompt_len=imported.prompt_len,
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+            notes={
+                "converted_from": printable(source.name),
+                **(imported.notes or {}),
+            },
+        )
+        with TraceWriter(target, metadata, source=str(source)) as writer:
+            for part in imported.parts:
+                writer.write(part)
+                if progress is not None:
+                    progress(part)
+    return metadata
+
+
+def _refuse_meaningless(importer: Importer, options: dict[str, Any]) -> None:
+    for name, why in importer.refuses.items():
+        if options.get(name) is not None:
+            raise ValueError(f"{FLAGS[name]} has no meaning for {importer.name}: {why}")
+
+
+def _scratch_place(target: Path) -> Path | None:
+    """Return the folder of the new file, where there is most likely room; None = for a device."""
+    if target.exists() and not target.is_file():
+        return None
+    return target.resolve().parent
+
+
+def guess_form(source: Path) -> str:
+    """Return the format that the suffix, or the beginning, of a file speaks for.
+
+    Raises TraceError if it could be several.
+    """
+    suffix = source.suffix.lower()
+    if suffix in (".npy", ".npz", ".pt", ".pth"):
+        return "array"
+    if suffix in (".json", ".jsonl"):
+        try:
+            with source.open("rb") as file:
+                head = file.read(1 << 16)
+        except OSError as error:
+            raise TraceError(f"{source} cannot be read: {error.strerror or error}") from error
+        for form, key in (
+            ("jsonl", b'"selected_token_pos"'),
+            ("sglang", b'"meta_info"'),
+            ("vllm", b'"choices"'),
+        ):
+            if key in head:
+                return form
+        if b'"indexer_topk"' in head:
+            raise TraceError(f"{source} {BARE}")
+    raise TraceError(f"{source}: name its format with --from, nothing in it tells")

@@ -1,0 +1,1 @@
+"""How local a trace is: overlap, reuse, working set and drift."""

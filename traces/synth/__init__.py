@@ -1,0 +1,1 @@
+"""Synthetic traces: fitted to published figures, or of a given shape."""
