@@ -22,7 +22,7 @@ from hisparse_sim.simulator.serving.prediction import Setting, serve_all
 from hisparse_sim.simulator.serving.scenario import scenario_of
 from hisparse_sim.traces import Trace
 
-DEFAULT_MODES = ("baseline", "hisparse", "oracle")
+DEFAULT_MODES = ("baseline", "hisparse", "zero-cost")
 DEFAULT_CONCURRENCY = 256  # over all ranks
 OTHER_POLICIES = ("fifo", "lru", "arc", "belady")  # whose misses the best pair is tried with
 LINKED = "gh200"  # the machine whose host link it is tried with
