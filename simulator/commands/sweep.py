@@ -29,7 +29,8 @@ replay_options = combined(
         "policies",
         multiple=True,
         callback=several(str),
-        help="Policies, see `hisparse-sim policies`; repeat or separate by commas.",
+        help="Policies, see `hisparse-sim policies`, or FILE.py:NAME of your own; repeat or "
+        "separate by commas.",
     ),
     click.option(
         "--buffer",
@@ -279,18 +280,11 @@ def curve(
 @output_options
 def list_policies(form: str | None, output: Path | None) -> None:
     """List the policies: name, what it does, reference."""
-    import pandas as pd
-
-    from hisparse_sim.policies import POLICIES
+    from hisparse_sim.policies import table
     from hisparse_sim.simulator.views.tables import write_rows
     from hisparse_sim.simulator.views.terminal import show_policies
 
-    rows = pd.DataFrame(
-        [
-            {"policy": policy.name, "summary": policy.summary, "reference": policy.reference}
-            for policy in POLICIES.values()
-        ]
-    )
+    rows = table()
     form = output_form(form, output)
     if form == "table":
         show_policies(rows, output)

@@ -10,11 +10,13 @@ from os import PathLike
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from numba.core.errors import NumbaError
 
-from hisparse_sim.policies import Policy, Setup, get_policy
+from hisparse_sim.policies import Policy, PolicyError, Setup, get_policy
+from hisparse_sim.simulator.replay.faults import check_policy, refuse
 from hisparse_sim.simulator.replay.kernel import Output, Rows, compiled, next_accesses
 from hisparse_sim.simulator.replay.metrics import tidy_row, tidy_rows
-from hisparse_sim.traces import Demand, Trace, TraceError, open_trace
+from hisparse_sim.traces import Demand, OneTrace, Trace, TraceError, as_trace
 
 STARTS = ("staged", "direct")
 MAX_BUFFER_SIZE = 32767  # the engine holds slot ids in int16
@@ -47,7 +49,7 @@ class Replay:
 
 
 def replay(
-    trace: str | PathLike[str] | Trace,
+    trace: OneTrace,
     policy: str | Policy,
     buffer_size: int,
     start: str = "staged",
@@ -68,8 +70,8 @@ def replay(
 
     Raises TraceError for a bad trace, or one whose rows are longer than the buffer; ValueError for
     bad arguments."""
-    trace = trace if isinstance(trace, Trace) else open_trace(trace)
-    policy = get_policy(policy) if isinstance(policy, str) else policy
+    trace = as_trace(trace)
+    policy = get_policy(policy)
     buffer_size = index(buffer_size)
     check_arguments(buffer_size, start)
     check_top_k(trace, buffer_size)
@@ -116,7 +118,7 @@ def replay_part(
 
     `demand` must keep the rules of the trace file, as everything that `Trace.read` returns does.
     """
-    policy = get_policy(policy) if isinstance(policy, str) else policy
+    policy = get_policy(policy)
     buffer_size = index(buffer_size)
     check_arguments(buffer_size, start)
     lengths = np.diff(demand.offsets)
@@ -161,9 +163,13 @@ def replay_part(
                 first_access=first_access,
             )
         )
-        total = compiled(policy)(rows, first, slot, token, state, output)
+        check_policy(policy, state)
+        try:
+            total = compiled(policy)(rows, first, slot, token, state, output)
+        except NumbaError as error:
+            refuse(policy, state, error)
         if total < 0:
-            raise ValueError(
+            raise PolicyError(
                 f"policy {policy.name!r} gave a victim that is no slot or is demanded in the same "
                 f"step (request {demand.request!r}, layer {demand.layer}, step "
                 f"{demand.step[-1 - total]}); it must give every miss another slot that is not hit"

@@ -17,7 +17,7 @@ from hisparse_sim.policies import Policy, get_policy
 from hisparse_sim.simulator.replay.kept import Finished, Kept
 from hisparse_sim.simulator.replay.metrics import Misses, excess_over_min, tidy_row, tidy_rows
 from hisparse_sim.simulator.replay.replaying import check_arguments, check_top_k, no_steps, replay_part
-from hisparse_sim.traces import Demand, Part, Trace, open_trace
+from hisparse_sim.traces import Demand, Part, Trace, Traces, as_traces
 from hisparse_sim.traces.terminal import printable
 
 BELADY = "belady"
@@ -65,6 +65,7 @@ class Sweep:
     finished: int
     parts: int
     pieces: list["Piece"] = field(repr=False)
+    notes: tuple[str, ...] = ()  # what a reader must know, a sentence each
 
     @property
     def interrupted(self) -> bool:
@@ -117,7 +118,7 @@ class Piece:
 
 
 def sweep(
-    traces: str | PathLike[str] | Trace | Sequence[str | PathLike[str] | Trace],
+    traces: Traces,
     policies: str | Policy | Iterable[str | Policy],
     buffer_sizes: int | Iterable[int],
     start: str = "staged",
@@ -145,15 +146,12 @@ def sweep(
 
     Raises what `replay` raises.
     """
-    opened = [
-        trace if isinstance(trace, Trace) else open_trace(trace)
-        for trace in ([traces] if isinstance(traces, str | PathLike | Trace) else traces)
-    ]
+    opened = as_traces(traces)
     policies = [policies] if isinstance(policies, str | Policy) else policies
     sizes = buffer_sizes if isinstance(buffer_sizes, Iterable) else [buffer_sizes]
     asked = list(
         dict.fromkeys(
-            Run(get_policy(policy) if isinstance(policy, str) else policy, size)
+            Run(get_policy(policy), size)
             for policy, size in product(policies, [index(size) for size in sizes])
         )
     )

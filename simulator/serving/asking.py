@@ -1,4 +1,4 @@
-"""Plan, serve and check by plain names: what the commands of these names call, and Python users."""
+"""Plan, serve, check and reproduce by plain names: what the commands of these names call, and Python users."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from hisparse_sim.policies import Policy, get_policy
 from hisparse_sim.simulator.serving import config_check
 from hisparse_sim.simulator.serving.config_check import Finding
 from hisparse_sim.simulator.serving.hardware import load_hardware
@@ -19,8 +20,10 @@ from hisparse_sim.simulator.serving.plan import (
     make_plan,
 )
 from hisparse_sim.simulator.serving.prediction import Setting, serve_all
+from hisparse_sim.simulator.serving.reproduce import Progress, table
+from hisparse_sim.simulator.serving.reproduce import reproduce as redo
 from hisparse_sim.simulator.serving.scenario import scenario_of
-from hisparse_sim.traces import Trace
+from hisparse_sim.traces import OneTrace, Trace, as_trace
 
 DEFAULT_MODES = ("baseline", "hisparse", "zero-cost")
 DEFAULT_CONCURRENCY = 256  # over all ranks
@@ -58,7 +61,7 @@ def plan(
     buffers: Iterable[int] | None = None,
     ratios: Iterable[int] | None = None,
     mode: str = "hisparse",
-    policy: str = "lru",
+    policy: str | Policy = "lru",
     max_tpot_ms: float | None = None,
     max_miss_rate: float | None = None,
     **scenario: Any,
@@ -73,13 +76,14 @@ def plan(
     Raises what `Scenario.resolve` and `make_plan` raise.
     """
     asked = scenario_of(scenario)
+    policy = get_policy(policy)
     setting, misses_of, trace, notes = asked.resolve(mode, policy)
     aim = Aim(asked.prompt, asked.output_len, concurrency, max_tpot_ms, max_miss_rate)
     found = make_plan(
         setting,
         aim,
         misses_of,
-        policy,
+        policy.name,
         buffers or DEFAULT_BUFFERS,
         ratios or DEFAULT_RATIOS,
         other_policies=() if asked.miss_curve else OTHER_POLICIES,
@@ -96,7 +100,7 @@ def check_config(
     `scenario`: fields of `Scenario`.
     """
     asked = scenario_of(scenario)
-    setting = asked.resolve("hisparse", "lru").setting
+    setting = asked.resolve("hisparse", get_policy("lru")).setting
     return config_check.check_config(
         config, setting, Aim(asked.prompt, asked.output_len, concurrency)
     )
@@ -107,7 +111,7 @@ def serve(
     modes: Iterable[str] | None = None,
     buffer: int = 4096,
     ratio: int = 4,
-    policy: str = "lru",
+    policy: str | Policy = "lru",
     concurrencies: Iterable[int] | None = None,
     rate: float | None = None,
     requests: int | None = None,
@@ -128,6 +132,7 @@ def serve(
     if rate is not None and concurrencies:
         raise ValueError("give concurrencies (closed loop) or a rate (open loop), not both")
     asked = scenario_of(scenario)
+    policy = get_policy(policy)
     setting, misses_of, trace, notes = asked.resolve("baseline", policy)
     rows = serve_all(
         setting,
@@ -135,7 +140,7 @@ def serve(
         modes or DEFAULT_MODES,
         buffer,
         ratio,
-        policy,
+        policy.name,
         asked.prompt,
         asked.output_len,
         concurrencies=concurrencies or ((DEFAULT_CONCURRENCY,) if rate is None else ()),
@@ -145,6 +150,22 @@ def serve(
         seed=seed,
     )
     return Serving(_of(trace, rows), setting, trace, notes)
+
+
+def reproduce(
+    trace: OneTrace | None = None,
+    *,
+    policy: str | Policy = "lru",
+    progress: Progress | None = None,
+) -> pd.DataFrame:
+    """Redo published figures, a row each: `what, published, ours, error, how, gap, source`, then
+    `trace, provenance`.
+
+    `trace`: whose misses are replayed (None: the bundled sample). `progress` gets the name of each
+    figure before it is computed, some minutes for all.
+    """
+    opened = as_trace(trace)
+    return _of(opened, table(list(redo(opened, get_policy(policy), progress))))
 
 
 def _of(trace: Trace, rows: pd.DataFrame) -> pd.DataFrame:

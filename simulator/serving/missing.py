@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from os import PathLike
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,7 @@ import pandas as pd
 from hisparse_sim.policies import Policy, get_policy
 from hisparse_sim.simulator.replay.former_names import present_names
 from hisparse_sim.simulator.replay.replaying import replay_part
-from hisparse_sim.traces import Trace, open_trace, sample_path
+from hisparse_sim.traces import OneTrace, as_trace
 from hisparse_sim.traces.file.units import TOKEN, plural, refuse_blocks
 
 QUANTILES = 65  # of a layer's misses per step: 0, 1/64, ..., 1
@@ -67,7 +66,7 @@ MissesOf = Callable[[str, int], LayerMisses]  # (policy, buffer) -> its misses
 
 
 def layer_misses(
-    trace: str | PathLike[str] | Trace | None,
+    trace: OneTrace | None,
     policy: str | Policy,
     device_buffer_size: int,
     start: str = "staged",
@@ -81,10 +80,10 @@ def layer_misses(
     for a bad trace or one that does not count tokens, ValueError for one that is no longer than the
     warm-up.
     """
-    opened = trace if isinstance(trace, Trace) else open_trace(trace or sample_path())
+    opened = as_trace(trace)
     refuse_blocks([opened], "serving models price")
     by_layer: dict[int, list[npt.NDArray[np.int32]]] = {}
-    policy = get_policy(policy) if isinstance(policy, str) else policy
+    policy = get_policy(policy)
     contexts: list[float] = []
     selected: list[float] = []
     for part in opened.parts:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
+    from hisparse_sim.policies import Policy
     from hisparse_sim.simulator.serving.missing import MissesOf
     from hisparse_sim.simulator.serving.prediction import Setting
-    from hisparse_sim.traces import Trace
+    from hisparse_sim.traces import OneTrace, Trace
 
 GIB = 1 << 30
 
@@ -41,7 +41,7 @@ class Scenario:
     step_times: str | None = None  # a table's path or "aiconfigurator"; None: the shipped table
     prompt: int = 32_768  # tokens
     output_len: int = 8192  # tokens
-    trace: str | PathLike[str] | Trace | None = None  # to replay; None: the bundled sample
+    trace: OneTrace | None = None  # to replay; None: the bundled sample
     miss_curve: str | Path | None = None  # rows of a sweep, instead of a replay
 
     def __post_init__(self) -> None:
@@ -57,7 +57,7 @@ class Scenario:
                 f"mem_fraction_static must lie between 0 and 1, not {self.mem_fraction_static}"
             )
 
-    def resolve(self, mode: str, policy: str) -> Resolved:
+    def resolve(self, mode: str, policy: Policy) -> Resolved:
         """Load what is named, and describe where misses come from (they are replayed when asked
         for).
 
@@ -76,7 +76,7 @@ class Scenario:
         from hisparse_sim.simulator.serving.models import load_model
         from hisparse_sim.simulator.serving.prediction import Setting, steps_for
         from hisparse_sim.simulator.serving.steptimes import LAYOUTS
-        from hisparse_sim.traces import Trace, open_trace, sample_path
+        from hisparse_sim.traces import as_trace
         from hisparse_sim.traces.file.units import refuse_blocks
 
         model = load_model(self.model, self.profiles)
@@ -96,8 +96,7 @@ class Scenario:
         )
         deployment.check_weights()
         steps = steps_for(model, hardware, self.layout, self.kv_dtype, self.step_times)
-        trace = self.trace
-        trace = trace if isinstance(trace, Trace) else open_trace(trace or sample_path())
+        trace = as_trace(self.trace)
         refuse_blocks([trace], "serving models price")
         notes: tuple[str, ...] = ()
         if self.miss_curve is None and trace.metadata.model != model.name:
@@ -108,13 +107,13 @@ class Scenario:
         start = "direct" if self.disaggregated else "staged"
 
         @cache
-        def misses_of(policy: str, size: int) -> LayerMisses:
-            return layer_misses(trace, policy, size, start)
+        def misses_of(name: str, size: int) -> LayerMisses:
+            return layer_misses(trace, policy if name == policy.name else name, size, start)
 
         given: MissesOf = misses_of
         if self.miss_curve is not None:
             context = self.prompt + self.output_len / 2
-            given = read_miss_curve(self.miss_curve, policy, context, model.top_k)
+            given = read_miss_curve(self.miss_curve, policy.name, context, model.top_k)
         setting = Setting(
             deployment,
             steps,
