@@ -31,6 +31,7 @@ from hisparse_sim.simulator.serving.prediction import Setting, steps_for, swap_i
 from hisparse_sim.simulator.serving.event_loop import Workload, serve
 from hisparse_sim.simulator.serving.steptimes import LAYOUTS
 from hisparse_sim.traces import Trace, open_trace, sample_path
+from hisparse_sim.traces.file.units import refuse_blocks
 
 GIB = 1 << 30
 Progress = Callable[[str], None]
@@ -197,7 +198,9 @@ def reproduce(
     `trace`: whose misses are replayed (None: the bundled sample). `progress` gets each name first.
     """
     published = read_published()
-    runs = _Runs(trace or open_trace(sample_path()), policy)
+    trace = trace or open_trace(sample_path())
+    refuse_blocks([trace], "serving models price")
+    runs = _Runs(trace, policy)
     kinds = {
         "memory": _memory,
         "serving": runs.serving,
