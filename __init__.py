@@ -32,8 +32,7 @@ if TYPE_CHECKING:
 
     __version__: str
 
-# Name -> the module that holds it; figures is a module itself. `policies` is the sub-package, which
-# can be called.
+# Name -> the module that holds it.
 _ROOM_OF = {
     "POLICIES": "policies",
     "Policy": "policies",
@@ -64,10 +63,38 @@ _ROOM_OF = {
     "trace_from_frame": "traces",
 }
 
-__all__ = [  # noqa: F822 - resolved by `__getattr__`
+__all__ = [
+    "POLICIES",
+    "Policy",
+    "PolicyError",
+    "Replay",
+    "Setup",
+    "Step",
+    "Sweep",
+    "TraceError",
     "__version__",
-    *_ROOM_OF,
+    "check_config",
+    "curve",
+    "figures",
+    "hook",
+    "lift",
+    "locality",
+    "measured_swap_ins",
+    "open_trace",
+    "plan",
+    "policies",
+    "profiles",
+    "replay",
+    "reproduce",
+    "sample_path",
+    "serve",
+    "swap_in_us",
+    "sweep",
+    "trace_from_array",
+    "trace_from_frame",
 ]
+
+_MODULES = ("figures", "policies")  # names of modules, not of what one holds
 
 
 # Numba keeps machine code beside the source by default. There it outlives an uninstall, and what is
@@ -103,7 +130,7 @@ def __getattr__(name: str) -> Any:
     if name not in _ROOM_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module = import_module(f"{__name__}.{_ROOM_OF[name]}")
-    return module if _ROOM_OF[name].endswith(name) else getattr(module, name)
+    return module if name in _MODULES else getattr(module, name)
 
 
 def __dir__() -> list[str]:
