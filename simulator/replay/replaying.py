@@ -51,7 +51,7 @@ class Replay:
 def replay(
     trace: OneTrace,
     policy: str | Policy,
-    buffer_size: int,
+    buffer: int,
     start: str = "staged",
     *,
     seed: int = 0,
@@ -63,7 +63,7 @@ def replay(
     """Replay a trace, or the part of it that `requests`, `layers` and `steps` select.
 
     `trace`: a path or an opened trace. `policy`: a name of `hisparse_sim.policies.POLICIES` or a
-    Policy. `buffer_size`: B, the `device_buffer_size` in slots. `start`: "staged" (prefill on the
+    Policy. `buffer`: B, the `device_buffer_size` in slots. `start`: "staged" (prefill on the
     same GPU left the first B tokens in the buffer) or "direct" (the buffer is empty). `steps` =
     (first, stop) keeps first <= step < stop. `seed` matters to `random` only. `victims` asks for
     the slots.
@@ -72,7 +72,7 @@ def replay(
     bad arguments."""
     trace = as_trace(trace)
     policy = get_policy(policy)
-    buffer_size = index(buffer_size)
+    buffer_size = index(buffer)
     check_arguments(buffer_size, start)
     check_top_k(trace, buffer_size)
     parts = []

@@ -120,7 +120,7 @@ class Piece:
 def sweep(
     traces: Traces,
     policies: str | Policy | Iterable[str | Policy],
-    buffer_sizes: int | Iterable[int],
+    buffers: int | Iterable[int],
     start: str = "staged",
     *,
     compare_min: bool = True,
@@ -148,7 +148,7 @@ def sweep(
     """
     opened = as_traces(traces)
     policies = [policies] if isinstance(policies, str | Policy) else policies
-    sizes = buffer_sizes if isinstance(buffer_sizes, Iterable) else [buffer_sizes]
+    sizes = buffers if isinstance(buffers, Iterable) else [buffers]
     asked = list(
         dict.fromkeys(
             Run(get_policy(policy), size)
