@@ -23,12 +23,14 @@ if TYPE_CHECKING:
     from hisparse_sim.simulator.views import figures
     from hisparse_sim.simulator.views.locality_view import locality
     from hisparse_sim.traces import (
+        Trace,
         TraceError,
         open_trace,
         sample_path,
         trace_from_array,
         trace_from_frame,
     )
+    from hisparse_sim.traces.capture.from_model import capture_hf
 
     __version__: str
 
@@ -41,7 +43,9 @@ _ROOM_OF = {
     "Setup": "policies",
     "Step": "policies",
     "Sweep": "simulator.replay",
+    "Trace": "traces",
     "TraceError": "traces",
+    "capture_hf": "traces.capture.from_model",
     "check_config": "simulator.serving.asking",
     "curve": "simulator.serving.sweeps",
     "figures": "simulator.views.figures",
@@ -71,8 +75,10 @@ __all__ = [
     "Setup",
     "Step",
     "Sweep",
+    "Trace",
     "TraceError",
     "__version__",
+    "capture_hf",
     "check_config",
     "curve",
     "figures",

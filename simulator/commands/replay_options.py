@@ -10,6 +10,7 @@ import click
 
 from hisparse_sim.traces.commands.options import (
     combined,
+    in_options,
     provenance_option,
     selection_options,
     several,
@@ -82,7 +83,7 @@ def judge(swept: "Sweep", keep: Path | None, quiet: bool) -> None:
     """Print the notes of a sweep; fail if it was interrupted and there is nothing to show, or a
     file from which the same command continues."""
     for each in swept.notes:
-        note(each, quiet)
+        note(in_options(each, click.get_current_context().command), quiet)
     if swept.interrupted and (keep is not None or not swept.finished):
         way = f"; {keep} keeps the work, and the same command goes on from there" if keep else ""
         raise click.ClickException(_interrupted(swept) + way)

@@ -16,6 +16,7 @@ from hisparse_sim.policies import Policy, PolicyError, Setup, get_policy
 from hisparse_sim.simulator.replay.faults import check_policy, refuse
 from hisparse_sim.simulator.replay.kernel import Output, Rows, compiled, next_accesses
 from hisparse_sim.simulator.replay.metrics import tidy_row, tidy_rows
+from hisparse_sim.traces.notebook import shown
 from hisparse_sim.traces import Demand, OneTrace, Trace, TraceError, as_trace
 
 STARTS = ("staged", "direct")
@@ -46,6 +47,11 @@ class Replay:
     misses: npt.NDArray[np.int32]
     rows: pd.DataFrame
     victims: npt.NDArray[np.int16] | None = None
+
+    def _repr_html_(self) -> str:
+        accesses, misses = int(self.rows["accesses"].sum()), int(self.misses.sum(dtype=np.int64))
+        title = f"Replay: {misses:,} misses in {accesses:,} accesses"
+        return shown(title, [f"{misses / max(1, accesses):.2%} missed"], self.rows)
 
 
 def replay(
@@ -202,7 +208,7 @@ def check_top_k(trace: Trace, buffer_size: int) -> None:
     if trace.metadata.top_k > buffer_size:
         raise TraceError(
             f"{trace.path} demands top_k = {trace.metadata.top_k} positions at once, more than a "
-            f"buffer of {buffer_size} holds; choose --buffer {trace.metadata.top_k} or more"
+            f"buffer of {buffer_size} holds; choose `buffer` {trace.metadata.top_k} or more"
         )
 
 

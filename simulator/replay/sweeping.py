@@ -18,6 +18,7 @@ from hisparse_sim.simulator.replay.kept import Finished, Kept
 from hisparse_sim.simulator.replay.metrics import Misses, excess_over_min, tidy_row, tidy_rows
 from hisparse_sim.simulator.replay.replaying import check_arguments, check_top_k, no_steps, replay_part
 from hisparse_sim.traces import Demand, Part, Trace, Traces, as_traces
+from hisparse_sim.traces.notebook import shown
 from hisparse_sim.traces.terminal import printable
 
 BELADY = "belady"
@@ -67,6 +68,11 @@ class Sweep:
     pieces: list["Piece"] = field(repr=False)
     notes: tuple[str, ...] = ()  # what a reader must know, a sentence each
 
+    def _repr_html_(self) -> str:
+        done = f" (interrupted: {self.finished} of {self.parts} parts)" * self.interrupted
+        names = ", ".join(self.rows["trace"].drop_duplicates()) if len(self.rows) else "nothing"
+        return shown(f"Sweep of {names}{done}", self.notes, self.rows)
+
     @property
     def interrupted(self) -> bool:
         return self.finished < self.parts
@@ -88,7 +94,7 @@ class Sweep:
                 {
                     "trace": piece.name,
                     "request": piece.part.request,
-                    "layer": piece.part.layer,
+                    "layer": pd.array([piece.part.layer], "Int64").repeat(len(misses)),
                     "policy": run.policy.name,
                     "buffer": run.buffer_size,
                     "step": np.arange(piece.first_step, piece.first_step + len(misses)),

@@ -24,6 +24,7 @@ from hisparse_sim.simulator.serving.reproduce import Progress, table
 from hisparse_sim.simulator.serving.reproduce import reproduce as redo
 from hisparse_sim.simulator.serving.scenario import scenario_of
 from hisparse_sim.traces import OneTrace, Trace, as_trace
+from hisparse_sim.traces.notebook import shown
 
 DEFAULT_MODES = ("baseline", "hisparse", "zero-cost")
 DEFAULT_CONCURRENCY = 256  # over all ranks
@@ -40,6 +41,15 @@ class Planned(Plan):
     trace: Trace  # whose misses were replayed
     notes: tuple[str, ...]  # what a reader must know, a sentence each
 
+    def _repr_html_(self) -> str:
+        title = "No plan"
+        if self.best is not None:
+            title = (
+                f"Plan: device_buffer_size {self.best['buffer']},"
+                f" host_to_device_ratio {self.best['ratio']}"
+            )
+        return shown(title, [*self.reasons, *self.notes, self.flags], self.rows().drop(columns="flags"))
+
     def table(self, every: bool = False) -> pd.DataFrame:
         """The rows with `trace` and `provenance`, as the command writes them and figures want."""
         return _of(self.trace, self.rows(every))
@@ -53,6 +63,9 @@ class Serving:
     setting: Setting
     trace: Trace
     notes: tuple[str, ...]
+
+    def _repr_html_(self) -> str:
+        return shown("Serving", self.notes, self.rows)
 
 
 def plan(

@@ -214,7 +214,7 @@ def steps_for(
     kv_dtype = "fp8" if kv_dtype == "fp8-raw" else kv_dtype  # the same arithmetic on fewer bytes
     if not measured:
         raise ProfileError(
-            f"no compute data for {hardware.name}: give a table with --step-times FILE"
+            f"no compute data for {hardware.name}: give a table's file with `step_times`"
         )
     if source == "aiconfigurator":
         table = ask_aiconfigurator(model.name, model.repository, measured, layout, kv_dtype)

@@ -27,6 +27,7 @@ from hisparse_sim.simulator.serving.memory import PAGE_TOKENS, check_buffer
 from hisparse_sim.simulator.serving.models import Model
 from hisparse_sim.traces import OneTrace, Trace, Traces, as_trace, as_traces
 from hisparse_sim.traces.file.units import TOKEN, plural
+from hisparse_sim.traces.notebook import shown
 
 DEFAULT_RATIO = 2  # the engine's
 CURVE_POLICIES = ("lru",)  # the engine's
@@ -40,6 +41,10 @@ class Curves:
     window: int  # steps
     swept: Sweep
     swap_in: SwapIn | None  # if the curves are of time
+
+    def _repr_html_(self) -> str:
+        title = f"Rolling curves over {self.window} steps"
+        return shown(title, [self.origin, *self.swept.notes], self.rows)
 
     @property
     def origin(self) -> str:

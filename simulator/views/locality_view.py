@@ -78,7 +78,7 @@ def locality_rows(found: Sequence[Locality]) -> pd.DataFrame:
             table = getattr(each, name)
             rows += [(each.request, each.layer, name, at, value) for at, value in table.items()]
     table = pd.DataFrame(rows, columns=["request", "layer", "measure", "at", "value"])
-    return table.astype({"at": "Int64", "value": "float64"})
+    return table.astype({"layer": "Int64", "at": "Int64", "value": "float64"})
 
 
 def curve(rows: pd.DataFrame, measure: str) -> pd.DataFrame:
