@@ -75,6 +75,9 @@ def _open_pt(path: Path) -> Any:
         if zipfile.is_zipfile(path):
             with zipfile.ZipFile(path) as archive:
                 _refuse_bomb(path, archive.infolist())
+                damaged = archive.testzip()  # torch does not look at the checksums
+            if damaged is not None:
+                raise TraceError(f"{path} is damaged: the checksum of {damaged!r} in it is wrong")
         # Tensors and plain containers only; anything else that a pickle could do is refused.
         found = torch.load(path, map_location="cpu", weights_only=True)
         if isinstance(found, dict) and len(found) == 1:
@@ -109,8 +112,6 @@ def _reading(what: str) -> Iterator[None]:
 
 
 def _read(path: Path, options: Options) -> Imported:
-    if not path.is_file():
-        raise TraceError(f"{path} {'is no file' if path.exists() else 'does not exist'}")
     suffix = path.suffix.lower()
     if suffix == ".npy":
         array = open_npy(path, str(path))
@@ -127,8 +128,9 @@ def _read(path: Path, options: Options) -> Imported:
     if first is None:
         first = options.prompt_len
         doubts = _doubts(path, array, first, options.tokens)
-    found = [Returned(printable(path.stem), options.prompt_len, array.shape, lambda: array)]
-    read = imported(path, found, options, first_position=first, remedy=_REMEDY, complete=False)
+    name = printable(path.stem)
+    found = [Returned(name, options.prompt_len, first, array.shape, lambda: array)]
+    read = imported(path, found, options, remedy=_REMEDY, complete=False)
     return replace(read, doubts=doubts)
 
 

@@ -17,6 +17,7 @@ import numpy as np
 from hisparse_sim.traces.file.captured import MOST_LAYERS, MOST_TOKENS, checked_id
 from hisparse_sim.traces.demand import Demand, Ints, Ragged
 from hisparse_sim.traces.errors import TraceError
+from hisparse_sim.traces.files import opened
 from hisparse_sim.traces.importers.importer import Imported, Importer, Options
 from hisparse_sim.traces.importers.prompt_rows import LEFT_OUT, ROWS_READ, Sign, sign_of_prompt
 from hisparse_sim.traces.importers.row_spool import RowSpool
@@ -43,35 +44,30 @@ def _read(path: Path, options: Options) -> Imported:
     nearest: dict[str, int] = {}  # highest position of any row, from its seq_len_current
     excludes_newest, most = False, 0
     short = [0, 0]  # rows of the prompt, if seq_len_current is with the newest token or without
-    try:
-        with path.open("rb") as file:
-            number = 0
-            while line := file.readline(_LONGEST_LINE_BYTES):
-                number += 1
-                if not line.strip():
-                    continue
-                row = _parsed(line, f"{path}, line {number}")
-                request = str(row.request)
-                if type(ids.setdefault(request, row.request)) is not type(row.request):
-                    raise TraceError(
-                        f"{path}, line {number} has request_id {row.request!r}, and a line before "
-                        f"it {ids[request]!r}: write all ids as text, or all as numbers"
-                    )
-                positions = np.frombuffer(row.positions, np.int32)
-                behind = positions[positions >= 0] - _positions(row.seq_len, options.tokens)
-                excludes_newest |= bool((behind == 0).any())
-                nearest[request] = max(
-                    nearest.get(request, -MOST_TOKENS), int(behind.max(initial=-MOST_TOKENS))
+    with opened(path) as file:
+        number = 0
+        while line := file.readline(_LONGEST_LINE_BYTES):
+            number += 1
+            if not line.strip():
+                continue
+            row = _parsed(line, f"{path}, line {number}")
+            request = str(row.request)
+            if type(ids.setdefault(request, row.request)) is not type(row.request):
+                raise TraceError(
+                    f"{path}, line {number} has request_id {row.request!r}, and a line before "
+                    f"it {ids[request]!r}: write all ids as text, or all as numbers"
                 )
-                if options.prompt_len is not None:
-                    short[0] += row.seq_len <= options.prompt_len
-                    short[1] += row.seq_len < options.prompt_len
-                most = max(most, int((positions >= 0).sum()))
-                spool.add(request, row.layer, row.step, row.seq_len, row.positions)
-    except FileNotFoundError:
-        raise TraceError(f"{path} does not exist") from None
-    except OSError as error:
-        raise TraceError(f"{path} cannot be read: {error.strerror or error}") from error
+            positions = np.frombuffer(row.positions, np.int32)
+            behind = positions[positions >= 0] - _positions(row.seq_len, options.tokens)
+            excludes_newest |= bool((behind == 0).any())
+            nearest[request] = max(
+                nearest.get(request, -MOST_TOKENS), int(behind.max(initial=-MOST_TOKENS))
+            )
+            if options.prompt_len is not None:
+                short[0] += row.seq_len <= options.prompt_len
+                short[1] += row.seq_len < options.prompt_len
+            most = max(most, int((positions >= 0).sum()))
+            spool.add(request, row.layer, row.step, row.seq_len, row.positions)
     if not ids:
         raise TraceError(f"{path} holds no rows")
     width = options.top_k or max(1, most)

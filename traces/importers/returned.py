@@ -16,6 +16,7 @@ class Returned(NamedTuple):
 
     request: str
     prompt_len: int  # tokens
+    first_position: int  # of the query in row 0
     shape: tuple[int, int, int]  # rows, layers, top_k
     open: Callable[[], Any]  # the array; one at a time is open, there may be thousands
 
@@ -25,7 +26,6 @@ def imported(
     found: Sequence[Returned],
     options: Options,
     *,
-    first_position: int,
     remedy: str = REMEDY,
     complete: bool = True,
 ) -> Imported:
@@ -56,7 +56,7 @@ def imported(
                 each.open(),
                 place=str(path),
                 request=each.request,
-                first_position=first_position,
+                first_position=each.first_position,
                 prompt_len=each.prompt_len,
                 layers=layers,
                 layer_types=options.layer_types,
@@ -67,7 +67,7 @@ def imported(
 
     # Layers that are named may be some of the model's; else the file has them all.
     num_layers = options.num_layers or (count if options.layers is None else None)
-    left_out = sum(count * max(0, each.prompt_len - first_position) for each in found)
+    left_out = sum(count * max(0, each.prompt_len - each.first_position) for each in found)
     notes = {LEFT_OUT: left_out} if left_out else None
     return Imported(parts(), options.top_k or width, num_layers, lengths, notes)
 
