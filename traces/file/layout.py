@@ -116,13 +116,14 @@ def lay_out(
         parts = _find_parts(path, footer, dictionary)
     if not parts:
         raise TraceError(f"{path} holds no rows")
-    rows = sum(part.rows for part in parts)
-    if rows != footer.num_rows:
+    groups = Groups(path, footer, digest, max(part.rows for part in parts), dictionary)
+    counts = footer.num_rows, int(groups.starts[-1]), sum(part.rows for part in parts)
+    if len(set(counts)) > 1:
         raise TraceError(
-            f"{path} holds {rows} rows, and its footer counts {footer.num_rows}: the file is "
-            f"damaged; fetch or write it again"
+            f"{path} is damaged: its footer counts {counts[0]} rows, its row groups {counts[1]} "
+            f"and its columns {counts[2]}; fetch or write it again"
         )
-    return parts, Groups(path, footer, digest, max(part.rows for part in parts), dictionary)
+    return parts, groups
 
 
 def _find_parts(path: Path, footer: pq.FileMetaData, dictionary: Sequence[str]) -> tuple[Part, ...]:
