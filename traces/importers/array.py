@@ -77,7 +77,10 @@ def _open_pt(path: Path) -> Any:
                 _refuse_bomb(path, archive.infolist())
                 damaged = archive.testzip()  # torch does not look at the checksums
             if damaged is not None:
-                raise TraceError(f"{path} is damaged: the checksum of {damaged!r} in it is wrong")
+                raise TraceError(
+                    f"{path} is damaged (the checksum of {damaged!r} in it is wrong), or was saved "
+                    f"without checksums (torch.serialization.set_crc32_options): save it again"
+                )
         # Tensors and plain containers only; anything else that a pickle could do is refused.
         found = torch.load(path, map_location="cpu", weights_only=True)
         if isinstance(found, dict) and len(found) == 1:
