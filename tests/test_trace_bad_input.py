@@ -1,6 +1,7 @@
 """Every way a trace file can be wrong: one sentence each, naming the place."""
 
-import random
+import subprocess
+import sys
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -250,6 +251,41 @@ def test_absurd_seq_len_takes_no_memory(tmp_path: Path, rows: list[list[int]]) -
         tracemalloc.stop()
     assert peak_bytes < 64 << 20
     assert bool(problems) == (rows[0][0] == rows[0][2])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="no limit of the address space elsewhere")
+def test_memory_that_ends_is_no_damage(tmp_path: Path) -> None:
+    """100 MB of positions, written by another program, where 64 MB can be had."""
+    steps, top_k = 1000, 25_000
+    rows = pa.table(
+        {
+            "request": pa.array(["a"] * steps),
+            "layer": np.zeros(steps, np.int16),
+            "step": np.arange(steps, dtype=np.int32),
+            "seq_len": np.full(steps, top_k, np.int32),
+            "positions": pa.FixedSizeListArray.from_arrays(
+                np.tile(np.arange(top_k, dtype=np.int32), steps), top_k
+            ),
+        }
+    )
+    path = write_table(tmp_path / "large.parquet", rows, metadata(top_k=top_k))
+    script = (
+        "import resource, sys\n"
+        "from pathlib import Path\n"
+        "from hisparse_sim.traces import TraceError, open_trace, sample_path\n"
+        "trace = open_trace(sample_path())\n"
+        "trace.read(trace.parts[0])  # Numba is loaded\n"
+        "trace = open_trace(sys.argv[1])\n"
+        "held = int(Path('/proc/self/statm').read_text().split()[0]) * resource.getpagesize()\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (held + (64 << 20),) * 2)\n"
+        "try:\n"
+        "    trace.read(trace.parts[0])\n"
+        "except TraceError as error:\n"
+        "    print(error)\n"
+    )
+    command = [sys.executable, "-c", script, str(path)]
+    said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    assert said.startswith(f"{path}: request 'a', layer 0 needs more memory than there is (")
 
 
 def test_optional_column_that_is_not_there(tmp_path: Path) -> None:
