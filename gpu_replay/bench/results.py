@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from hisparse_sim.traces import TraceError, atomic_path
+from hisparse_sim.traces.documents import read_json
 
 
 def write_result(
@@ -25,10 +26,8 @@ def write_result(
 
 def _read(path: Path, key: str) -> Any:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))[key]
-    except OSError as error:
-        raise TraceError(f"{path} cannot be read: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError):
+        return read_json(path)[key]
+    except (KeyError, TypeError):
         raise TraceError(f"{path} is no result file of `gpu bench`: it has no {key}") from None
 
 
