@@ -17,7 +17,7 @@ from typing import Any
 from hisparse_sim.traces.errors import TraceError
 from hisparse_sim.traces.files import refuse_unreadable
 
-MOST_BYTES = 2 << 20  # the config.json of a model may name every expert
+MOST_BYTES = 1 << 20
 MOST_TOML_BYTES = 128 << 10  # Python code parses it: half a second, 70 MB at most
 MOST_DOTS = 100  # in a line; the memory that a dotted key takes grows with their square
 MOST_LEVELS = 64

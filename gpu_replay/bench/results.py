@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from reprlib import repr as clipped
 from typing import Any
 
 from hisparse_sim.traces import TraceError, atomic_path
@@ -24,20 +25,42 @@ def write_result(
         temporary.write_text(f'{text},\n "rows": [\n{lines}\n ]\n}}\n', encoding="utf-8")
 
 
-def _read(path: Path, key: str) -> Any:
-    try:
-        return read_json(path)[key]
-    except (KeyError, TypeError):
-        raise TraceError(f"{path} is no result file of `gpu bench`: it has no {key}") from None
+def _read(path: Path, key: str, kind: type) -> Any:
+    found = read_json(path)
+    value = found.get(key) if isinstance(found, dict) else None
+    if not isinstance(value, kind):
+        raise TraceError(f"{path} is no result file of `gpu bench`: it has no {key}")
+    return value
 
 
-def read_rows(path: Path) -> list[dict[str, Any]]:
-    """The rows of a result file; TraceError if it is none."""
-    rows: list[dict[str, Any]] = _read(path, "rows")
+def read_rows(path: Path, needed: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """The rows of a result file; TraceError if it is none.
+
+    The `needed` columns hold numbers from 0, and those of times (`*_us`) numbers above 0.
+    """
+    rows: list[dict[str, Any]] = _read(path, "rows", list)
+    for number, row in enumerate(rows):
+        if not isinstance(row, dict):
+            raise TraceError(f"{path} is no result file of `gpu bench`: row {number} is no object")
+        for column in (*needed, *(key for key in row if key.endswith("_us"))):
+            value = row.get(column)
+            if (
+                isinstance(value, bool)
+                or not isinstance(value, int | float)
+                or value < 0
+                or (value == 0 and column.endswith("_us"))
+            ):
+                raise TraceError(
+                    f"{path} is no result file of `gpu bench`: row {number} has {clipped(value)}"
+                    f" as {clipped(column)}"
+                )
     return rows
 
 
-def read_machine(path: Path) -> dict[str, Any]:
-    """The machine of a result file; TraceError if it is none."""
-    machine: dict[str, Any] = _read(path, "machine")
+def read_machine(path: Path, keys: Sequence[str] = ()) -> dict[str, Any]:
+    """The machine of a result file; TraceError if it is none, or lacks one of `keys`."""
+    machine: dict[str, Any] = _read(path, "machine", dict)
+    for key in keys:
+        if key not in machine:
+            raise TraceError(f"{path} is no result file of `gpu bench`: its machine has no {key}")
     return machine

@@ -17,6 +17,7 @@ from hisparse_sim.traces.documents import parse_json
 from hisparse_sim.traces.errors import TraceError
 
 CONFIG_KEYS = ("top_k", "device_buffer_size", "host_to_device_ratio", "swap_in_block_size")
+_MOST_UNKNOWN = 20  # keys that are named
 
 
 @dataclass(frozen=True)
@@ -43,9 +44,12 @@ def read_config(text: str, model: Model) -> tuple[dict[str, int], list[Finding]]
     if not isinstance(given, dict):
         raise ValueError("the configuration must be a JSON object")
     findings = []
-    for key in sorted(set(given) - set(CONFIG_KEYS)):
-        known = ", ".join(CONFIG_KEYS)
+    unknown = sorted(set(given) - set(CONFIG_KEYS))
+    known = ", ".join(CONFIG_KEYS)
+    for key in unknown[:_MOST_UNKNOWN]:
         findings.append(Finding("error", f"unknown key {clipped(key)}; known: {known}"))
+    if unknown[_MOST_UNKNOWN:]:
+        findings.append(Finding("error", f"{len(unknown[_MOST_UNKNOWN:])} more unknown keys"))
     top_k = given.get("top_k", 2048)
     config = {
         "top_k": top_k,

@@ -169,7 +169,7 @@ def _layer_types(profile: Profile, layers: int) -> tuple[str, ...]:
 
 def _model(profile: Profile) -> Model:
     counts = {
-        key: profile.count(key, least=key in _AT_LEAST_1, most=_MOST.get(key, MOST_TOKENS))
+        key: profile.count(key, least=int(key in _AT_LEAST_1), most=_MOST.get(key, MOST_TOKENS))
         for key in _COUNTS
     }
     if counts["dense_layers"] > counts["layers"]:
