@@ -6,6 +6,7 @@ from pathlib import Path
 from reprlib import repr as clipped
 from typing import Any
 
+from hisparse_sim.simulator.replay.former_names import COLUMNS
 from hisparse_sim.traces import TraceError, atomic_path
 from hisparse_sim.traces.documents import read_json
 
@@ -38,23 +39,26 @@ def read_rows(path: Path, needed: Sequence[str] = ()) -> list[dict[str, Any]]:
 
     The `needed` columns hold numbers from 0, and those of times (`*_us`) numbers above 0.
     """
-    rows: list[dict[str, Any]] = _read(path, "rows", list)
-    for number, row in enumerate(rows):
-        if not isinstance(row, dict):
-            raise TraceError(f"{path} is no result file of `gpu bench`: row {number} is no object")
-        for column in (*needed, *(key for key in row if key.endswith("_us"))):
-            value = row.get(column)
-            if (
-                isinstance(value, bool)
-                or not isinstance(value, int | float)
-                or value < 0
-                or (value == 0 and column.endswith("_us"))
-            ):
-                raise TraceError(
-                    f"{path} is no result file of `gpu bench`: row {number} has {clipped(value)}"
-                    f" as {clipped(column)}"
-                )
-    return rows
+    return [
+        _row(row, needed, f"{path} is no result file of `gpu bench`: row {number}")
+        for number, row in enumerate(_read(path, "rows", list))
+    ]
+
+
+def _row(found: Any, needed: Sequence[str], place: str) -> dict[str, Any]:
+    if not isinstance(found, dict):
+        raise TraceError(f"{place} is no object")
+    row = {COLUMNS.get(name, name): value for name, value in found.items()}
+    for column in (*needed, *(name for name in row if name.endswith("_us"))):
+        value = row.get(column)
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or value < 0
+            or (value == 0 and column.endswith("_us"))
+        ):
+            raise TraceError(f"{place} has {clipped(value)} as {clipped(column)}")
+    return row
 
 
 def read_machine(path: Path, keys: Sequence[str] = ()) -> dict[str, Any]:

@@ -22,6 +22,7 @@ KINDS = ("measured", "published", "modelled")
 SECTIONS = ("models", "hardware", "links")
 # What a figure can be, whatever it counts: products and quotients of a few stay finite.
 LEAST_POSITIVE, MOST = 1e-9, 1e18
+FORMER_FIGURES = {"item_ns": "entry_ns"}  # names in profiles of earlier versions
 
 
 class ProfileError(ValueError):
@@ -116,6 +117,7 @@ def _profile(section: str, name: str, table: Mapping[str, Any], file: str) -> Pr
         for key, value in group.items():
             if key in ("kind", "source"):
                 continue
+            key = FORMER_FIGURES.get(key, key)
             if key in figures:
                 raise ProfileError(f"{place} gives {key} twice")
             figures[key] = value
