@@ -13,7 +13,12 @@ from hisparse_sim.simulator.serving.config_check import check_config, read_confi
 from hisparse_sim.simulator.serving.deployment import Deployment
 from hisparse_sim.simulator.serving.hardware import load_hardware
 from hisparse_sim.simulator.serving.latency import load_link
-from hisparse_sim.simulator.serving.missing import QUANTILES, LayerMisses, layer_misses, read_miss_curve
+from hisparse_sim.simulator.serving.missing import (
+    QUANTILES,
+    LayerMisses,
+    layer_misses,
+    read_miss_curve,
+)
 from hisparse_sim.simulator.serving.models import load_model
 from hisparse_sim.simulator.serving.plan import (
     Aim,

@@ -270,7 +270,11 @@ def calibrate(name: str, source: Path | None, output: Path) -> None:
 
     Example: hisparse-sim gpu calibrate --name my-server -o links.toml
     """
-    from hisparse_sim.gpu_replay.bench.calibrate import calibrate_from, calibrate_here, write_profile
+    from hisparse_sim.gpu_replay.bench.calibrate import (
+        calibrate_from,
+        calibrate_here,
+        write_profile,
+    )
 
     if source is None:
         link, errors = calibrate_here(name)

@@ -19,7 +19,13 @@ from hisparse_sim.simulator.serving.deployment import RESERVE, Deployment
 from hisparse_sim.simulator.serving.exposure import Exposure, Floats, SwapIn
 from hisparse_sim.simulator.serving.hardware import Hardware
 from hisparse_sim.simulator.serving.latency import Link, load_link, swap_in_us
-from hisparse_sim.simulator.serving.memory import HOST, PAGE_TOKENS, check_buffer, device_tokens, pages
+from hisparse_sim.simulator.serving.memory import (
+    HOST,
+    PAGE_TOKENS,
+    check_buffer,
+    device_tokens,
+    pages,
+)
 from hisparse_sim.simulator.serving.missing import LayerMisses, MissesOf
 from hisparse_sim.simulator.serving.models import Model
 from hisparse_sim.simulator.serving.profiles import ProfileError
