@@ -38,7 +38,7 @@ _ANY = _Number(least=-1e300)
 _NUMBERS: Mapping[str, _Number] = {
     **dict.fromkeys(
         "accesses break_even gpus host_bytes_per_request host_to_device_ratio"
-        " hot_buffer_bytes item_bytes max misses ratio request_tokens requests requests_per_gpu"
+        " hot_buffer_bytes entry_bytes max misses ratio request_tokens requests requests_per_gpu"
         " skip_steps steps step top_k window".split(),
         _COUNT,
     ),
@@ -51,7 +51,7 @@ _NUMBERS: Mapping[str, _Number] = {
         _AMOUNT,
     ),
     "miss_rate": _SHARE,
-    "regret": _Number(least=-1, most=float("inf")),
+    "excess_over_min": _Number(least=-1, most=float("inf")),
     **dict.fromkeys(("published", "ours", "error"), _ANY),
 }
 TEXTS = frozenset(  # with the seed, which is named and not computed with, and may have 63 bits

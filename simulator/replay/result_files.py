@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
+from hisparse_sim.simulator.replay.former_names import present_columns, present_names
 from hisparse_sim.simulator.replay.result_columns import TEXTS, typed
 from hisparse_sim.traces import TraceError
 
@@ -31,10 +32,6 @@ _MOST_COLUMNS = 1_000
 _LONGEST_HEAD = 1 << 20  # bytes of the names of the columns
 _ROUNDED = 5e-5  # a rate that was written with four digits
 _STAMP = ("trace", "provenance", "trace_sha256", "version")  # of a document, for all of its rows
-
-# Names that older versions wrote.
-_NOW_CALLED: Mapping[str, str] = {}
-
 
 # A spreadsheet takes a cell that begins like this for a formula.
 _FORMULA = re.compile(r"'*[=+\-@\t\r]")
@@ -60,10 +57,7 @@ def read_rows(path: Path, needed: Collection[str] = ()) -> pd.DataFrame:
     Raises TraceError for what is no such file or too large, a column that is missing, and a value
     of another type or out of range; it names the row.
     """
-    rows = _READERS[_suffix(path)](path)
-    rows = rows.rename(
-        columns={old: new for old, new in _NOW_CALLED.items() if new not in rows.columns}
-    )
+    rows = present_columns(_READERS[_suffix(path)](path))
     if missing := sorted(set(needed) - set(rows.columns)):
         raise TraceError(
             f"{path} has no column {missing[0]}: give a file that sweep or another command wrote"
@@ -73,7 +67,7 @@ def read_rows(path: Path, needed: Collection[str] = ()) -> pd.DataFrame:
     for name in needed:
         if columns[name].isna().any():
             raise TraceError(f"{path}, row {_first(columns[name].isna())}: {name} is missing")
-    found = pd.DataFrame(columns, index=rows.index)
+    found = present_names(pd.DataFrame(columns, index=rows.index))
     if {"accesses", "misses"} <= set(found.columns):
         _check_counts(path, found)
     return found

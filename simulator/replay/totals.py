@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
+from hisparse_sim.simulator.replay.former_names import present_names
 from hisparse_sim.simulator.replay.joining import FILE, joined
 from hisparse_sim.traces import TraceError
 
@@ -18,8 +19,8 @@ def totals(rows: pd.DataFrame, by: Sequence[str] = ("policy", "buffer")) -> pd.D
     Rows that differ only in what they cost (the ratio) or in their file count once, and so does
     what one row sums up and others list by layer. What was replayed from another start or with
     another seed has a name of its own, as `joining.joined` gives it. Columns: those of `by`, then
-    `steps, accesses, misses, miss_rate, misses_per_step, regret`. The optimum is summed too, so
-    that `regret` is that of the sums; it is nan if a row has none.
+    `steps, accesses, misses, miss_rate, misses_per_step, excess_over_min`. The misses of MIN are
+    summed too, so that `excess_over_min` is that of the sums; it is nan if a row has none.
 
     Raises ValueError if `rows` lacks a column of a sweep, or holds several traces or starts and
     `by` does not tell them apart; TraceError if rows cover different parts of a trace, or
@@ -28,25 +29,26 @@ def totals(rows: pd.DataFrame, by: Sequence[str] = ("policy", "buffer")) -> pd.D
     needed = {*by, *_COUNTS}
     if missing := needed - set(rows.columns):
         raise ValueError(f"these are no rows of a sweep: they lack {', '.join(sorted(missing))}")
-    rows = _counted_once(joined(rows.reset_index(drop=True)))
+    rows = _counted_once(joined(present_names(rows.reset_index(drop=True))))
     if "trace" in rows and "trace" not in by and rows["trace"].nunique() > 1:
         names = ", ".join(list(dict.fromkeys(rows["trace"].astype(str)))[:5])
         raise ValueError(
             f"rows of several traces or starts ({names}) are not summed: choose one, or name"
             " trace in `by`"
         )
-    regret = rows["regret"].astype(float) if "regret" in rows else float("nan")
-    rows = rows.assign(optimum=rows["misses"] / (1 + regret))
+    compared = "excess_over_min" in rows
+    excess = rows["excess_over_min"].astype(float) if compared else float("nan")
+    rows = rows.assign(optimum=rows["misses"] / (1 + excess))
     groups = rows.groupby(list(by), sort=False, dropna=False)
     sums = groups[[*_COUNTS, "optimum"]].sum()
-    _check_demand(sums, rows, by)
+    _check_accesses(sums, rows, by)
     known = groups["optimum"].count() == groups.size()
     misses, optimum = sums["misses"], sums.pop("optimum").where(known)
     sums["miss_rate"] = misses / sums["accesses"]
     sums["misses_per_step"] = misses / sums["steps"]
     with np.errstate(divide="ignore", invalid="ignore"):
         least = optimum.round()
-        sums["regret"] = (misses / least - 1).where((misses != 0) | (least != 0), 0.0)
+        sums["excess_over_min"] = (misses / least - 1).where((misses != 0) | (least != 0), 0.0)
     return sums.reset_index()
 
 
@@ -56,8 +58,8 @@ def _counted_once(rows: pd.DataFrame) -> pd.DataFrame:
     rows = rows.astype({name: kind for name, kind in kinds.items() if name in rows})
     run = [name for name in _RUN if name in rows]
     place = run + [name for name in ("request", "layer") if name in rows]
-    if "regret" in rows:  # of two that are alike the one that knows it
-        rows = rows.loc[rows["regret"].isna().sort_values(kind="stable").index]
+    if "excess_over_min" in rows:  # of two that are alike the one that knows it
+        rows = rows.loc[rows["excess_over_min"].isna().sort_values(kind="stable").index]
     rows = rows.drop_duplicates([*place, *_COUNTS]).sort_index()
     twice = rows.duplicated(place)
     if twice.any():
@@ -85,9 +87,9 @@ def _contradiction(row: "pd.Series | dict[str, object]", rows: pd.DataFrame) -> 
     )
 
 
-def _check_demand(sums: pd.DataFrame, rows: pd.DataFrame, by: Sequence[str]) -> None:
-    """Raise TraceError unless all policies and buffers are summed over the same accesses: whatever
-    is replayed, a trace demands the same."""
+def _check_accesses(sums: pd.DataFrame, rows: pd.DataFrame, by: Sequence[str]) -> None:
+    """Raise TraceError unless all policies and buffers are summed over the same accesses: those of
+    a trace do not depend on what replays it."""
     apart = [name for name in by if name not in ("policy", "buffer")]
     flat = sums.reset_index()
     alike = flat.groupby(apart, sort=False, dropna=False) if apart else [("", flat)]

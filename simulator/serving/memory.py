@@ -29,10 +29,10 @@ def pages(tokens: int) -> int:
 
 
 def device_pool_tokens(
-    pool_bytes: int, layers: int, item_bytes: int, ratio: int, key_bytes: int = 132
+    pool_bytes: int, layers: int, entry_bytes: int, ratio: int, key_bytes: int = 132
 ) -> int:
     """P: tokens in the device pool when `pool_bytes` hold the items and R keys for each."""
-    per_token = layers * (item_bytes + key_bytes * ratio)
+    per_token = layers * (entry_bytes + key_bytes * ratio)
     return pool_bytes // per_token // PAGE_TOKENS * PAGE_TOKENS
 
 
@@ -44,9 +44,9 @@ def baseline_pool_tokens(model: Model, kv_dtype: str, pool_bytes: int) -> int:
     return pool_bytes // full_kv_bytes(model, kv_dtype, PAGE_TOKENS) * PAGE_TOKENS
 
 
-def host_pool_bytes(pool_tokens: int, ratio: int, layers: int, item_bytes: int) -> int:
+def host_pool_bytes(pool_tokens: int, ratio: int, layers: int, entry_bytes: int) -> int:
     """Pinned host memory of one rank: P * R tokens and one page."""
-    return (pool_tokens * ratio + PAGE_TOKENS) * layers * item_bytes
+    return (pool_tokens * ratio + PAGE_TOKENS) * layers * entry_bytes
 
 
 def device_tokens(tokens: int, device_buffer_size: int) -> int:
@@ -61,12 +61,12 @@ def device_tokens(tokens: int, device_buffer_size: int) -> int:
 def hot_buffer_bytes(model: Model, kv_dtype: str, device_buffer_size: int) -> int:
     """Bytes of one request's hot buffer over all layers, its reserved page included."""
     slots = device_buffer_size + PAGE_TOKENS
-    return slots * model.layers * model.item_bytes(kv_dtype)
+    return slots * model.layers * model.entry_bytes(kv_dtype)
 
 
 def request_host_bytes(model: Model, kv_dtype: str, tokens: int) -> int:
     """Host bytes of a request of `tokens`, output included, over all layers, in whole pages."""
-    return pages(tokens) * model.layers * model.item_bytes(kv_dtype)
+    return pages(tokens) * model.layers * model.entry_bytes(kv_dtype)
 
 
 def indexer_bytes(model: Model, tokens: int) -> int:
@@ -163,7 +163,7 @@ def capacity(
             raise ValueError(f"{name} must be at least 1, not {value}")
     if ratio != int(ratio):
         raise ValueError(f"host_to_device_ratio must be a whole number, not {ratio}")
-    item = model.item_bytes(kv_dtype)
+    item = model.entry_bytes(kv_dtype)
     keys = model.indexer_key_bytes
 
     def pool_at(any_ratio: int) -> int:

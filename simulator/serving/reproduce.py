@@ -31,6 +31,7 @@ from hisparse_sim.simulator.serving.prediction import Setting, steps_for, swap_i
 from hisparse_sim.simulator.serving.event_loop import Workload, serve
 from hisparse_sim.simulator.serving.steptimes import LAYOUTS
 from hisparse_sim.traces import Trace, open_trace, sample_path
+from hisparse_sim.traces.file.units import refuse_blocks
 
 GIB = 1 << 30
 Progress = Callable[[str], None]
@@ -79,7 +80,7 @@ def _memory(entry: Mapping[str, Any]) -> tuple[float, str]:
         return float(tokens // entry["tokens"]), "pool tokens over request tokens"
     # rule_of_thumb: host memory over the items of a pool that does not shrink with the ratio.
     pool = baseline_pool_tokens(model, "bf16", 30 * GIB)
-    held = 8 * pool * model.layers * model.item_bytes("bf16")
+    held = 8 * pool * model.layers * model.entry_bytes("bf16")
     return entry["host_tb"] * 1e12 / held, "host memory over the items of 8 pools of 30 GiB"
 
 
@@ -159,7 +160,7 @@ class _Runs:
         model = load_model("glm-5.1")
         hardware = load_hardware(base["hardware"])
         misses = self.misses(base["buffer"])
-        item = model.item_bytes(base["kv_dtype"])
+        item = model.entry_bytes(base["kv_dtype"])
         link = load_link(hardware.link).among(hardware.gpus_per_host)
         swap_in = swap_in_on(link, "sglang", base["buffer"], item)
         exposure = Exposure("hisparse", model, base["buffer"], misses, swap_in)
@@ -197,7 +198,9 @@ def reproduce(
     `trace`: whose misses are replayed (None: the bundled sample). `progress` gets each name first.
     """
     published = read_published()
-    runs = _Runs(trace or open_trace(sample_path()), policy)
+    trace = trace or open_trace(sample_path())
+    refuse_blocks([trace], "serving models price")
+    runs = _Runs(trace, policy)
     kinds = {
         "memory": _memory,
         "serving": runs.serving,
@@ -245,8 +248,8 @@ def throughput_curves(trace: Trace, policy: str = "lru") -> pd.DataFrame:
     lines = (  # name, mode, pool in GiB, indexer keys in the pool's size
         ("baseline", "baseline", None, "once"),
         ("baseline, pool 10 GiB", "baseline", 10.0, "once"),
-        ("HiSparse, engine of today", "hisparse", None, "all"),
-        ("HiSparse, engine of then", "hisparse", None, "once"),
+        ("HiSparse, SGLang 0.5.23", "hisparse", None, "all"),
+        ("HiSparse, before PR 31992", "hisparse", None, "once"),
     )
     return pd.DataFrame(
         [

@@ -47,7 +47,7 @@ def sweep_table(rows: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
         )
         sums = totals(rows.assign(layer=None), by)
     # Whole numbers, so that the page computes with what was counted.
-    optimum = (sums["misses"] / (1 + sums["regret"])).round()
+    optimum = (sums["misses"] / (1 + sums["excess_over_min"])).round()
     table = sums[["trace", "layer", "policy", "buffer", "steps", "accesses", "misses"]].assign(
         optimum=optimum
     )
@@ -114,11 +114,11 @@ def times_table(
         raise TraceError(f"the results name the kernel {kernel!r}, which there is not")
     if priced:
         model = model_called(priced["model"], profiles)
-        item_bytes = item_bytes_of(model, priced.get("kv_dtype", KV_DTYPES[0]))
+        entry_bytes = entry_bytes_of(model, priced.get("kv_dtype", KV_DTYPES[0]))
         scale, title = model.layers / 1000, f"swap-in per token, ms ({model.name})"
     else:
         kv_dtype = str(parameters.get("kv_dtype") or KV_DTYPES[0])
-        item_bytes = item_bytes_of(load_model(MODEL), kv_dtype)
+        entry_bytes = entry_bytes_of(load_model(MODEL), kv_dtype)
         scale, title = 1.0, "swap-in of one layer, µs"
     layers = totals(rows, ["trace", "layer", "policy", "buffer"])
     batches = sorted({*BATCHES, chosen})
@@ -127,7 +127,7 @@ def times_table(
             batch=batch,
             time=scale
             * swap_in_us(
-                link, kernel, batch, layers["misses_per_step"], layers["buffer"], item_bytes
+                link, kernel, batch, layers["misses_per_step"], layers["buffer"], entry_bytes
             ),
         )
         for batch in batches
@@ -136,7 +136,7 @@ def times_table(
     means = times.groupby(["trace", "policy", "buffer", "batch"], sort=False)["time"].mean()
     source = (
         f"Predicted for {_WHOSE[kernel]} kernel over {link.description}, items of"
-        f" {item_bytes:,} bytes, from the mean misses of a layer, all requests alike; nothing is"
+        f" {entry_bytes:,} bytes, from the mean misses of a layer, all requests alike; nothing is"
         f" hidden behind compute. The link's figures are {link.kind}: {link.source}.{told}"
     )
     return Times(means.reset_index(), title, source, batches, chosen)
@@ -178,12 +178,12 @@ def model_called(name: str, profiles: Profiles = None) -> Model:
         raise _cannot("model", name, error) from error
 
 
-def item_bytes_of(model: Model, kv_dtype: str) -> int:
+def entry_bytes_of(model: Model, kv_dtype: str) -> int:
     """Return the bytes of a KV entry as rows name its type. Raises TraceError for other types."""
     if kv_dtype not in KV_DTYPES:
         known = ", ".join(KV_DTYPES)
         raise TraceError(f"the results name KV entries of type {kv_dtype!r}; known are {known}")
-    return model.item_bytes(kv_dtype)
+    return model.entry_bytes(kv_dtype)
 
 
 def _cannot(kind: str, name: str, error: ProfileError) -> TraceError:

@@ -22,7 +22,7 @@ _COLUMNS_OF = {
     },
     "serve": {"mode", "load", "tokens_per_s", "tpot_p50_ms"},
     "reproduce": {"what", "published", "ours", "error", "how", "gap", "source"},
-    "bench": {"batch", "misses", "buffer", "item_bytes", "timer_us"},
+    "bench": {"batch", "misses", "buffer", "entry_bytes", "timer_us"},
     "bench of several": {"what", "gpus", "sum_gb_s", "us"},
 }  # fmt: skip
 _MAY_MISS = {"tpot_ms", "limit", "gap", "tpot_p50_ms", "gpus", "sum_gb_s", "us"}
