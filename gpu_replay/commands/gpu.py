@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hisparse_sim.traces.commands.options import Group
+
 from hisparse_sim.traces.commands.options import Renamed
 
 if TYPE_CHECKING:
@@ -15,7 +17,7 @@ KERNEL = click.Choice(["sglang", "native"])
 OUTPUT = click.Path(dir_okay=False, path_type=Path)
 
 
-class GpuGroup(click.Group):
+class GpuGroup(Group):
     """Says in one sentence what is missing."""
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -24,7 +26,7 @@ class GpuGroup(click.Group):
         try:
             return super().invoke(ctx)
         except GpuError as error:
-            raise click.ClickException(str(error)) from error
+            raise click.ClickException(self.said(ctx, error)) from error
 
 
 def _numbers(

@@ -307,5 +307,5 @@ def _check_rows(kernel: Kernel, batch: Batch, buffer: int, top_k: int) -> None:
                 raise ValueError(
                     f"the {kernel.name} kernel reads top_k = {top_k} positions from every request "
                     f"longer than the buffer, but {cell.request}, layer {cell.layer}, step {step} "
-                    "demands fewer; use --kernel native"
+                    "demands fewer; use `kernel` native"
                 )
