@@ -67,7 +67,9 @@ def test_residents_by_hand() -> None:
         "device pool",
     )
     assert setting(max_running_requests=40).resident(32_768, 8192) == (5, "max-running-requests")
-    assert setting().resident(90_000, 8192) == (0, "length")
+    assert setting().resident(91_962, 8192) == (0, "length")
+    # Cut to 91,968 - 90,048 - 65 = 1,855 tokens, not refused.
+    assert setting().resident(90_000, 8192) == (1, "prompt room")
 
 
 def test_swap_in_near_the_measured_points() -> None:
@@ -179,9 +181,9 @@ def test_targets() -> None:
 def test_nothing_fits() -> None:
     found = make_plan(setting(), Aim(300_000, 1000, 8), made_up)
     assert found.best is None
-    assert found.reasons[0].startswith("nothing fits: 301,000 tokens exceed the longest request")
+    assert found.reasons[0].startswith("nothing fits: the prompt of 300,000 tokens is longer")
     assert found.baseline["requests"] == 0
-    assert "exceed the pool of 158,144" in found.baseline["reason"]
+    assert "158,137, the longest that the device pool of 158,144" in found.baseline["reason"]
 
 
 def test_small_load_needs_no_hisparse() -> None:

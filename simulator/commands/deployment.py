@@ -11,6 +11,7 @@ import click
 from hisparse_sim.simulator.commands.setting_options import (
     POSITIVE,
     deployment_options,
+    engine_option,
     one_trace,
     prepare,
     trace_options,
@@ -222,6 +223,7 @@ def serve(
 @click.command()
 @trace_options
 @click.option("--policy", default="lru", show_default=True, help="The engine's own is lru.")
+@engine_option("")
 @click.option("--plot", type=click.Path(path_type=Path), help="Curves beside published points.")
 @output_options
 def reproduce(
@@ -229,6 +231,7 @@ def reproduce(
     provenance: str | None,
     quiet: bool,
     policy: str,
+    engine: str,
     plot: Path | None,
     form: str | None,
     output: Path | None,
@@ -248,11 +251,11 @@ def reproduce(
     if plot:
         figures.check_suffix(plot)
     trace = one_trace(traces, provenance)
-    rows = table(list(redo(trace, policy, lambda what: note(f"  {what}", quiet))))
+    rows = table(list(redo(trace, policy, lambda what: note(f"  {what}", quiet), engine or None)))
     if form == "table":
         show_reproduced(rows, output)
     else:
-        write(rows, trace, {"policy": policy}, form, output)
+        write(rows, trace, {"policy": policy, "engine": engine or None}, form, output)
     if plot:
         rates = throughput_curves(trace, policy)
         figures.save(figures.throughput_beside_published(rates, published_rates()), plot)

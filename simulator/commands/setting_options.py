@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hisparse_sim.simulator.serving.engines import ENGINES, NEWEST, load_engine
 from hisparse_sim.traces.commands.options import combined, open_traces, provenance_option
 from hisparse_sim.traces.terminal import note
 from hisparse_sim.traces.file.units import refuse_blocks
@@ -36,6 +38,41 @@ kernel_option = click.option(
 )
 
 POSITIVE = click.FloatRange(0, min_open=True)
+
+
+def engine_option(default: str = NEWEST.name) -> Callable[[Any], Any]:
+    """--engine, the name of a release, and the option that it replaced."""
+    key = "hisparse_sim.engine"
+
+    def remember(context: click.Context, _: click.Parameter, value: str | None) -> None:
+        if value is not None:
+            context.meta[key] = {"once": "sglang-0.5.16", "all": NEWEST.name}[value]
+
+    def chosen(context: click.Context, _: click.Parameter, value: str | None) -> str:
+        try:
+            return load_engine(value).name if value else context.meta.get(key, default)
+        except ValueError as error:
+            raise click.BadParameter(str(error)) from error
+
+    return combined(
+        click.option(
+            "--engine",
+            metavar="RELEASE",
+            callback=chosen,
+            help=f"{next(iter(ENGINES))} to {NEWEST.name}: memory and admission rules."
+            f"  [default: {default or 'that of each figure'}]",
+        ),
+        click.option(
+            "--keys-budgeted",
+            type=click.Choice(["all", "once"]),
+            hidden=True,
+            is_eager=True,
+            expose_value=False,
+            callback=remember,
+        ),
+    )
+
+
 trace_options = combined(
     click.option("--trace", "traces", multiple=True, help="Trace to replay.  [default: sample]"),
     provenance_option,
@@ -63,14 +100,7 @@ deployment_options = combined(
         "--device-pool-gib", type=POSITIVE, help="GPU memory for KV.  [default: what is left]"
     ),
     click.option("--host-gib", type=POSITIVE, help="Host memory a GPU.  [default: the machine's]"),
-    click.option(
-        "--keys-budgeted",
-        type=click.Choice(["all", "once"]),
-        default="all",
-        show_default=True,
-        help="Indexer keys in the pool's size; once: engines before SGLang's pull request 31992,"
-        " which also admitted more.",
-    ),
+    engine_option(),
     click.option(
         "--early-stops",
         is_flag=True,
@@ -145,7 +175,7 @@ def prepare(options: dict[str, Any], mode: str, policy: str) -> tuple[Setting, M
         options["mem_fraction_static"],
         round(pool * gib) if pool else None,
         round(host * gib) if host else None,
-        keys_budgeted=options["keys_budgeted"],
+        engine=load_engine(options["engine"]),
     )
     deployment.check_weights()
     if options["step_times"] == "aiconfigurator":

@@ -71,7 +71,7 @@ class Setting:
     def pool(self) -> Pool:
         """Pool of one rank; ValueError if the engine does not start with it."""
         if self.mode == "baseline":
-            tokens = self.deployment.baseline_tokens()
+            tokens = self.deployment.baseline_tokens(self.disaggregated)
             return self._pool(tokens, tokens, 0)
         found = self.deployment.capacity(self.ratio, self.device_buffer_size, 1)
         if found.limit in (HOST, RESERVE):
@@ -86,7 +86,7 @@ class Setting:
             self.deployment.model.context,
             self.conservativeness,
             self.ignore_eos,
-            scaled=self.deployment.keys_budgeted == "once",  # as old: see Deployment
+            self.deployment.engine,
         )
 
     @cached_property
@@ -127,10 +127,12 @@ class Setting:
         """Requests that one rank runs together when more are always waiting, and what limits them.
 
         All at their mean length, so that growth and endings balance; the last one admitted also
-        needs room for its prompt in the device pool if prefill runs on the same GPUs.
+        needs room for its prompt in the device pool if prefill runs on the same GPUs. `output` is
+        cut as the engine does, and 0 run if it refuses them.
         """
         pool = self.pool
-        if not pool.can_ever_hold(prompt, output):
+        output = pool.length(prompt, output).output
+        if output < 1:
             return 0, "length"
         mean = pages(prompt + output // 2)
         found = {"max-running-requests": max(self.max_running_requests // self.ranks, 1)}
@@ -155,10 +157,12 @@ class Setting:
         pool = self.pool
         clipped = min(output, CLIP_NEW_TOKENS)
         promise = clipped * (1 - clipped / (2 * output))  # the mean of min(left, 4096)
-        arriving = pages(prompt) + PAGE_TOKENS
+        arriving = pages(prompt)
+        if pool.engine.admits_with_page or not pool.ignore_eos:
+            arriving += PAGE_TOKENS
         if not pool.ignore_eos:
             arriving += clipped
-        if pool.scaled or not pool.ignore_eos:
+        if pool.scaled:
             promise *= FINAL_RATIO
 
         def beside(tokens: int, each: float) -> int:

@@ -17,6 +17,7 @@ import pandas as pd
 
 from hisparse_sim.simulator.serving import profiles
 from hisparse_sim.simulator.serving.deployment import Deployment, rank_weight_bytes
+from hisparse_sim.simulator.serving.engines import NEWEST, load_engine
 from hisparse_sim.simulator.serving.exposure import Exposure
 from hisparse_sim.simulator.serving.hardware import load_hardware
 from hisparse_sim.simulator.serving.latency import load_link
@@ -34,6 +35,7 @@ from hisparse_sim.traces import Trace, open_trace, sample_path
 
 GIB = 1 << 30
 Progress = Callable[[str], None]
+THEN = "sglang-0.5.16"  # most figures were published before 0.5.17 counted all indexer keys
 CURVE = (8, 16, 32, 64, 128, 256)  # concurrencies of the figure
 
 
@@ -86,7 +88,8 @@ def _memory(entry: Mapping[str, Any]) -> tuple[float, str]:
 class _Runs:
     """Serving runs of one trace, each made once."""
 
-    def __init__(self, trace: Trace, policy: str) -> None:
+    def __init__(self, trace: Trace, policy: str, engine: str | None = None) -> None:
+        self.engine = engine  # None: that of each figure
         self.misses: Callable[[int], LayerMisses] = cache(
             lambda size: layer_misses(trace, policy, size)
         )
@@ -102,7 +105,7 @@ class _Runs:
             hardware,
             LAYOUTS[layout],
             pool_bytes=pool,
-            keys_budgeted=entry.get("keys_budgeted", "once"),
+            engine=load_engine(self.engine or entry.get("engine", THEN)),
         )
         size = entry.get("buffer", 4096)
         return Setting(
@@ -126,7 +129,7 @@ class _Runs:
             concurrency=entry["concurrency"],
             range_ratio=entry.get("range_ratio", 1.0),
         )
-        key = (workload, mode, pool_gib, entry.get("keys_budgeted"))
+        key = (workload, mode, pool_gib, entry.get("engine"))
         if key not in self._rates:
             setting = self.setting(entry, mode, pool_gib)
             served = serve(setting.server(), workload)
@@ -190,14 +193,18 @@ class _Runs:
 
 
 def reproduce(
-    trace: Trace | None = None, policy: str = "lru", progress: Progress | None = None
+    trace: Trace | None = None,
+    policy: str = "lru",
+    progress: Progress | None = None,
+    engine: str | None = None,
 ) -> Iterator[Reproduced]:
     """Redo every published figure, one after the other.
 
     `trace`: whose misses are replayed (None: the bundled sample). `progress` gets each name first.
+    `engine`: one release for all figures (None: the one that each figure is from).
     """
     published = read_published()
-    runs = _Runs(trace or open_trace(sample_path()), policy)
+    runs = _Runs(trace or open_trace(sample_path()), policy, engine)
     kinds = {
         "memory": _memory,
         "serving": runs.serving,
@@ -242,11 +249,11 @@ def table(rows: list[Reproduced]) -> pd.DataFrame:
 def throughput_curves(trace: Trace, policy: str = "lru") -> pd.DataFrame:
     """Our rates for 32k/8k on 8 x H200, as rows of `serve`: columns mode, load, tokens_per_s."""
     runs = _Runs(trace, policy)
-    lines = (  # name, mode, pool in GiB, indexer keys in the pool's size
-        ("baseline", "baseline", None, "once"),
-        ("baseline, pool 10 GiB", "baseline", 10.0, "once"),
-        ("HiSparse, engine of today", "hisparse", None, "all"),
-        ("HiSparse, engine of then", "hisparse", None, "once"),
+    lines = (  # name, mode, pool in GiB, engine
+        ("baseline", "baseline", None, THEN),
+        ("baseline, pool 10 GiB", "baseline", 10.0, THEN),
+        ("HiSparse, engine of today", "hisparse", None, NEWEST.name),
+        ("HiSparse, engine of then", "hisparse", None, THEN),
     )
     return pd.DataFrame(
         [
@@ -259,13 +266,13 @@ def throughput_curves(trace: Trace, policy: str = "lru") -> pd.DataFrame:
                     {
                         "requests": 4 * concurrency,
                         "concurrency": concurrency,
-                        "keys_budgeted": keys,
+                        "engine": engine,
                     },
                     mode,
                     pool,
                 )[0],
             }
-            for name, mode, pool, keys in lines
+            for name, mode, pool, engine in lines
             for concurrency in CURVE
         ]
     )
