@@ -1,4 +1,4 @@
-"""Who is evicted: one file per policy, one line each below."""
+"""Which slot is evicted: one file per policy, one line each below."""
 
 from hisparse_sim.policies.arc import ARC
 from hisparse_sim.policies.belady import BELADY
@@ -13,7 +13,9 @@ POLICIES: dict[str, Policy] = {
     policy.name: policy for policy in (LRU, FIFO, CLOCK, LFU, ARC, RANDOM, BELADY)
 }
 
-__all__ = ["POLICIES", "Policy", "Setup", "Step", "get_policy"]
+ALIASES = {"min": "belady"}  # other names in the literature -> ours
+
+__all__ = ["ALIASES", "POLICIES", "Policy", "Setup", "Step", "get_policy"]
 
 
 def get_policy(name: str) -> Policy:
@@ -21,7 +23,7 @@ def get_policy(name: str) -> Policy:
 
     Raises ValueError, naming the known policies, if there is none.
     """
-    policy = POLICIES.get(name.lower())
+    policy = POLICIES.get(ALIASES.get(name.lower(), name.lower()))
     if policy is None:
         raise ValueError(f"unknown policy {name!r}; known are {', '.join(POLICIES)}")
     return policy

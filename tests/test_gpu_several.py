@@ -124,7 +124,7 @@ def test_replays_of_parts_become_one():
     parts = [
         GpuReplay(
             _tabulate(misses[:, :, rank::2], 100, times[rank]),
-            {"item_bytes": 100}, False, "note", misses[:, :, rank::2],
+            {"entry_bytes": 100}, False, "note", misses[:, :, rank::2],
         )
         for rank in range(2)
     ]  # fmt: skip
@@ -155,7 +155,7 @@ def test_bench_writes_as_it_goes(tmp_path, monkeypatch):
          "used_bytes": 2 * 10**9, "pin_s": 0.5},
         {"what": "native", "host_pool": "shared", "gpus": 2, "sum_gb_s": 90.0, "overlap": 1.0,
          "gb_s": [50.0, 40.0], "us": [20.0, 25.0], "batch": 8, "misses": 64, "buffer": 4096,
-         "item_bytes": 656},
+         "entry_bytes": 656},
     ]  # fmt: skip
     output = tmp_path / "out.json"
 
@@ -171,7 +171,7 @@ def test_bench_writes_as_it_goes(tmp_path, monkeypatch):
     monkeypatch.setattr(several, "require_gpu", lambda: torch)
     result = run(
         "bench", "--gpus", "1,2", "--batch", "8", "--misses", "64", "--buffer", "4096",
-        "--item-bytes", "656", "--kernel", "native", "--share-host-pool", "--pin-numa",
+        "--kv-entry-bytes", "656", "--kernel", "native", "--share-host-pool", "--pin-numa",
         "-o", str(output),
     )  # fmt: skip
     assert result.exit_code == 0, result.output
@@ -193,7 +193,7 @@ def test_the_hosts_ceiling_is_shared():
     half = link.__class__(**{**vars(link), "host_gb_s": 4 * link.bulk_gb_s}).among(8)
     assert half.bulk_gb_s == pytest.approx(link.bulk_gb_s / 2)
     assert half.link_gb_s == pytest.approx(link.link_gb_s / 2)
-    assert half.item_ns == pytest.approx(link.item_ns * 2)
+    assert half.entry_ns == pytest.approx(link.entry_ns * 2)
     assert half.kernels == link.kernels
     slow, fast = (swap_in_us(which, "native", 64, 1024, 4096, 1152) for which in (half, link))
     assert slow / fast == pytest.approx(2, rel=0.01)  # all link
@@ -229,7 +229,7 @@ def test_two_gpus_measured_below_the_ceiling():
             assert row["overlap"] > 0.97
             assert row["sum_gb_s"] < 2 * link.bulk_gb_s < link.host_gb_s
             if row["what"] != "copy":
-                point = [row[name] for name in ("batch", "misses", "buffer", "item_bytes")]
+                point = [row[name] for name in ("batch", "misses", "buffer", "entry_bytes")]
                 predicted = float(swap_in_us(link.among(2), row["what"], *point))
                 assert predicted == pytest.approx(max(row["us"]), rel=0.12)
 
@@ -246,6 +246,6 @@ def test_four_gpus_share_what_the_host_gave(pool):
     assert len(four) == 9
     for row in four:
         if row is not copy:
-            point = [row[name] for name in ("batch", "misses", "buffer", "item_bytes")]
+            point = [row[name] for name in ("batch", "misses", "buffer", "entry_bytes")]
             predicted = float(swap_in_us(shared, row["what"], *point))
             assert predicted == pytest.approx(max(row["us"]), rel=0.15)

@@ -32,7 +32,7 @@ PLAIN = Link(
     description="",
     kind="measured",
     source="by hand",
-    item_ns=10.0,
+    entry_ns=10.0,
     link_gb_s=50.0,
     bulk_gb_s=55.0,
     kernels={
@@ -92,7 +92,7 @@ def synthetic_rows():
         for misses in (0, 64, 256, 1024):
             for buffer in (2048, 6144):
                 for item in (656, 1152):
-                    row = {"batch": batch, "misses": misses, "buffer": buffer, "item_bytes": item}
+                    row = {"batch": batch, "misses": misses, "buffer": buffer, "entry_bytes": item}
                     for kernel in KERNELS:
                         row[f"{kernel}_us"] = float(
                             swap_in_us(PLAIN, kernel, batch, misses, buffer, item)
@@ -104,14 +104,14 @@ def synthetic_rows():
 
 def test_fit_recovers_what_made_the_points():
     link = fit_profile(synthetic_rows(), "again", "", "", 55.0)
-    assert link.item_ns == pytest.approx(10, rel=0.01)
+    assert link.entry_ns == pytest.approx(10, rel=0.01)
     assert link.link_gb_s == pytest.approx(50, rel=0.01)
     for kernel in KERNELS:
         assert np.abs(relative_errors(synthetic_rows(), link, kernel)).max() < 0.01
 
 
 def test_fit_needs_two_item_sizes():
-    rows = [row for row in synthetic_rows() if row["item_bytes"] == 656]
+    rows = [row for row in synthetic_rows() if row["entry_bytes"] == 656]
     with pytest.raises(ValueError, match="two item sizes"):
         fit_profile(rows, "x", "", "", 55.0)
 
@@ -149,7 +149,7 @@ def test_predicts_points_and_traces_not_fitted(kernel):
                 run["batch"],
                 np.array(run["misses"]) / run["batch"],
                 run["buffer"],
-                run["item_bytes"],
+                run["entry_bytes"],
                 np.array(run["peak_misses"]),
             )
             errors.append(np.abs(predicted / np.array(run["us"]) - 1))

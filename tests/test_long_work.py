@@ -173,10 +173,10 @@ def test_another_file_of_that_name_is_left_alone(path: Path, tmp_path: Path, the
 
 def test_a_policy_of_the_user_is_replayed_anew(path: Path, tmp_path: Path) -> None:
     keep = tmp_path / "kept"
-    hs.sweep(path, "fifo", 16, regret=False, keep=keep)
+    hs.sweep(path, "fifo", 16, compare_min=False, keep=keep)
     mine = Policy("fifo", "", "", POLICIES["lru"].state, POLICIES["lru"].step)
-    found = hs.sweep(path, mine, 16, regret=False, keep=keep)
-    expected = hs.sweep(path, "lru", 16, regret=False)
+    found = hs.sweep(path, mine, 16, compare_min=False, keep=keep)
+    expected = hs.sweep(path, "lru", 16, compare_min=False)
     assert found.rows["misses"].tolist() == expected.rows["misses"].tolist()
 
 

@@ -55,9 +55,9 @@ def test_residents_by_hand() -> None:
     # still to come, 3,072 as the mean of min(left, 4,096). Older engines charge 0.098 of that.
     pool = setting().pool
     assert (pool.device_tokens, pool.logical_tokens) == (91_968, 735_744)
-    assert setting().resident(32_768, 8192) == ((91_968 - 32_832) // 7232 + 1, "prompt room")
+    assert setting().resident(32_768, 8192) == ((91_968 - 32_832) // 7232 + 1, "prefill headroom")
     early = setting(ignore_eos=False)
-    assert early.resident(32_768, 8192) == ((91_968 - 36_928) // 4461 + 1, "prompt room")
+    assert early.resident(32_768, 8192) == ((91_968 - 36_928) // 4461 + 1, "prefill headroom")
     # Prefill elsewhere: keys of 735,744 / (36,864 + 512) = 19.7; buffers of 91,968 / 4,160 = 22.1.
     assert setting(disaggregated=True).resident(32_768, 8192) == (19, "indexer keys")
     # Without HiSparse: 158,144 tokens, whole outputs promised.
@@ -69,7 +69,7 @@ def test_residents_by_hand() -> None:
     assert setting(max_running_requests=40).resident(32_768, 8192) == (5, "max-running-requests")
     assert setting().resident(91_962, 8192) == (0, "length")
     # Cut to 91,968 - 90,048 - 65 = 1,855 tokens, not refused.
-    assert setting().resident(90_000, 8192) == (1, "prompt room")
+    assert setting().resident(90_000, 8192) == (1, "prefill headroom")
 
 
 def test_swap_in_near_the_measured_points() -> None:
@@ -90,7 +90,7 @@ def test_swap_in_near_the_measured_points() -> None:
 
 def test_a_step_adds_the_swap_in() -> None:
     one = setting()
-    free = replace(one, mode="oracle")
+    free = replace(one, mode="zero-cost")
     wait = one.exposure.step_us(14, 36_864, 0, 0)
     assert one.step_us(14, 36_864) == pytest.approx(free.step_us(14, 36_864) + wait)
     assert scale_misses(one, 0.0).step_us(14, 36_864) < one.step_us(14, 36_864)
@@ -110,7 +110,7 @@ def test_plan_chooses_and_explains() -> None:
     assert found.best is not None
     able = found.candidates[found.candidates["requests"] > 0]
     assert found.best["tokens_per_s"] >= 0.99 * able["tokens_per_s"].max()
-    assert any("without HiSparse: 3 a rank" in reason for reason in found.reasons)
+    assert any("without HiSparse: 3 requests/rank" in reason for reason in found.reasons)
     assert found.break_even is not None
     assert 24 < found.break_even <= 64
     assert f'"device_buffer_size": {found.best["buffer"]}' in found.flags
@@ -272,11 +272,11 @@ def test_config_against_the_load() -> None:
     crowded = check_config(good, setting(), AIM)
     assert [f.severity for f in crowded] == ["warning"]
     assert crowded[0].text == (
-        "prompt room, at admission: about 9 of 32 requests a rank run at a time, the others queue"
+        "prefill headroom, at admission: about 9 of 32 requests/rank run at a time, the others queue"
     )
     early = check_config(good, setting(ignore_eos=False), AIM)
     assert early[0].text.startswith("indexer keys and host pool, at admission: only 22 run")
-    assert early[1].text.startswith("prompt room, at admission: about 13 of 32")
+    assert early[1].text.startswith("prefill headroom, at admission: about 13 of 32")
     small = replace(setting(), deployment=replace(DEPLOYMENT, host_bytes=10 * GIB))
     assert check_config(good, small, AIM)[0].text.startswith("host memory, at start")
 
@@ -318,7 +318,7 @@ def test_serve_all_rows() -> None:
     rows = serve_all(
         setting("baseline"),
         made_up,
-        ["baseline", "hisparse", "oracle"],
+        ["baseline", "hisparse", "zero-cost"],
         4096,
         8,
         "lru",
@@ -327,7 +327,7 @@ def test_serve_all_rows() -> None:
         concurrencies=[8, 16],
         requests=32,
     )
-    assert list(rows["mode"]) == ["baseline"] * 2 + ["hisparse"] * 2 + ["oracle"] * 2
+    assert list(rows["mode"]) == ["baseline"] * 2 + ["hisparse"] * 2 + ["zero-cost"] * 2
     parts = rows[["prefill", "decode_attention", "decode_rest", "swap_in", "idle"]].sum(axis=1)
     assert parts.tolist() == pytest.approx([1.0] * 6)
     assert (rows["tpot_p50_ms"] <= rows["tpot_p99_ms"]).all()

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hisparse_sim.simulator.replay.former_names import COLUMNS
 from hisparse_sim.traces import TraceError, atomic_path
 
 
@@ -35,7 +36,7 @@ def _read(path: Path, key: str) -> Any:
 def read_rows(path: Path) -> list[dict[str, Any]]:
     """The rows of a result file; TraceError if it is none."""
     rows: list[dict[str, Any]] = _read(path, "rows")
-    return rows
+    return [{COLUMNS.get(name, name): value for name, value in row.items()} for row in rows]
 
 
 def read_machine(path: Path) -> dict[str, Any]:

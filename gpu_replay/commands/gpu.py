@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hisparse_sim.traces.commands.options import Renamed
+
 if TYPE_CHECKING:
     from hisparse_sim.gpu_replay.bench.together import Grid
 
@@ -35,9 +37,17 @@ def _numbers(
         raise click.BadParameter(f"{', '.join(given)!r} is not a list of whole numbers") from None
 
 
-def _several(name: str, default: str, text: str) -> Callable[[Any], Any]:
+def _several(
+    *names: str, default: str, help: str, former: Sequence[str] = ()
+) -> Callable[[Any], Any]:
     return click.option(
-        name, multiple=True, default=[default], callback=_numbers, help=f"{text} [{default}]"
+        *names,
+        cls=Renamed,
+        former=former,
+        multiple=True,
+        default=[default],
+        callback=_numbers,
+        help=f"{help} [{default}]",
     )
 
 
@@ -77,7 +87,15 @@ def info() -> None:
 @click.option("--layers", default=1, show_default=True, help="Layers in one captured graph.")
 @click.option("--steps", type=int, help="Only so many steps.")
 @click.option("--start", type=click.Choice(["staged", "direct"]), default="staged")
-@click.option("--item-bytes", default=1152, show_default=True, help="1152 bf16, 656 fp8.")
+@click.option(
+    "--kv-entry-bytes",
+    "entry_bytes",
+    cls=Renamed,
+    former=["--item-bytes"],
+    default=1152,
+    show_default=True,
+    help="Bytes of a KV entry: one token in one layer; 1152 bf16, 656 fp8.",
+)
 @click.option("--check", is_flag=True, help="Compare every step with the simulator; no timing.")
 @click.option("--gpus", default=1, show_default=True, help="Deal the batch to so many GPUs.")
 @OVERSUBSCRIBE
@@ -90,7 +108,7 @@ def replay(
     layers: int,
     steps: int | None,
     start: str,
-    item_bytes: int,
+    entry_bytes: int,
     check: bool,
     gpus: int,
     oversubscribe: bool,
@@ -109,7 +127,7 @@ def replay(
 
     options: dict[str, Any] = {
         "buffer": buffer, "batch": batch, "layers": layers, "steps": steps, "start": start,
-        "item_bytes": item_bytes, "check": check,
+        "entry_bytes": entry_bytes, "check": check,
     }  # fmt: skip
     opened = open_traces([str(trace)], None)[0]
     if gpus == 1:
@@ -138,10 +156,15 @@ def replay(
 
 
 @gpu.command()
-@_several("--batch", "1,8,32,64", "Requests at once.")
-@_several("--misses", "0,64,256,512,1024", "Misses of each request.")
-@_several("--buffer", "2048,4096,6144", "Slots of a request.")
-@_several("--item-bytes", "1152,656", "Bytes of an item.")
+@_several("--batch", default="1,8,32,64", help="Requests at once.")
+@_several("--misses", default="0,64,256,512,1024", help="Misses of each request.")
+@_several("--buffer", default="2048,4096,6144", help="Slots of a request.")
+@_several(
+    *("--kv-entry-bytes", "entry_bytes"),
+    default="1152,656",
+    help="Bytes of a KV entry.",
+    former=["--item-bytes"],
+)
 @click.option("--kernel", "kernels", type=KERNEL, multiple=True, help="[both, if installed]")
 @click.option("--repeats", default=30, show_default=True, help="Timed rounds of each point.")
 @click.option(
@@ -155,7 +178,7 @@ def bench(
     batch: tuple[int, ...],
     misses: tuple[int, ...],
     buffer: tuple[int, ...],
-    item_bytes: tuple[int, ...],
+    entry_bytes: tuple[int, ...],
     kernels: tuple[str, ...],
     repeats: int,
     gpus: tuple[int, ...],
@@ -174,7 +197,7 @@ def bench(
     from hisparse_sim.gpu_replay.harness.machine import describe_machine
     from hisparse_sim.gpu_replay.bench.results import write_result
 
-    grid = (batch, misses, buffer, item_bytes)
+    grid = (batch, misses, buffer, entry_bytes)
     if gpus:
         from hisparse_sim.gpu_replay.bench.together import Grid
 
@@ -240,7 +263,7 @@ def together_line(row: dict[str, Any]) -> str:
         )
     place = ""
     if "batch" in row:
-        place = f"item {row['item_bytes']} buffer {row['buffer']} batch {row['batch']} "
+        place = f"entry {row['entry_bytes']} buffer {row['buffer']} batch {row['batch']} "
         place += f"misses {row['misses']}"
     each = " ".join(f"{rate:.1f}" for rate in row["gb_s"])
     return (
@@ -250,13 +273,13 @@ def together_line(row: dict[str, Any]) -> str:
 
 
 _NAMES = ("sglang", "native", "sglang_plan", "native_plan", "gather")
-HEADING = "item  buffer batch misses " + "".join(f"{name:>12}" for name in _NAMES) + "   ratio"
+HEADING = "bytes buffer batch misses " + "".join(f"{name:>12}" for name in _NAMES) + "   ratio"
 
 
 def point_line(row: dict[str, Any]) -> str:
     """One point, us each; `ratio` is the engine's time over ours."""
     times = "".join(f"{row[f'{n}_us']:12.1f}" if f"{n}_us" in row else f"{'':12}" for n in _NAMES)
-    place = f"{row['item_bytes']:<5} {row['buffer']:6} {row['batch']:5} {row['misses']:6} "
+    place = f"{row['entry_bytes']:<5} {row['buffer']:6} {row['batch']:5} {row['misses']:6} "
     both = "sglang_us" in row and "native_us" in row
     return place + times + (f"{row['sglang_us'] / row['native_us']:8.2f}" if both else "")
 

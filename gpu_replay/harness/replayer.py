@@ -30,7 +30,7 @@ class Replayer:
         Which swap-in.
     batch
         What is demanded.
-    buffer, top_k, item_bytes
+    buffer, top_k, entry_bytes
         Slots per request; columns of the row table; bytes of an item.
     start
         `staged` or `direct`.
@@ -53,7 +53,7 @@ class Replayer:
         *,
         buffer: int,
         top_k: int,
-        item_bytes: int = 1152,
+        entry_bytes: int = 1152,
         start: str = "staged",
         padding: int = 0,
         check: bool = False,
@@ -71,7 +71,7 @@ class Replayer:
             max(int(layer[row].seq_len[last]) for layer in batch.cells) for row in range(batch.size)
         ] + [PAGE] * padding
         self.pools = make_pools(
-            lengths, layers=batch.layers, buffer=buffer, item_bytes=item_bytes, device=device
+            lengths, layers=batch.layers, buffer=buffer, entry_bytes=entry_bytes, device=device
         )
         # Row b uses table row rows - 1 - b, so that mixing the two up cannot go unseen.
         self._table_row = np.arange(rows)[::-1].copy()
@@ -162,7 +162,7 @@ class Replayer:
             req_pool_indices=self.request,
             seq_lens=self.seq_lens[layer],
             lru_slots=self.pools.order[layer],
-            item_size_bytes=self.pools.item_bytes,
+            item_size_bytes=self.pools.entry_bytes,
             num_top_k=self.top_k,
             hot_buffer_size=self.buffer,
             num_real_reqs=self.real,
@@ -174,7 +174,7 @@ class Replayer:
                 num_real_reqs=self.real,
                 host_cache=self.pools.host[layer],
                 device_buffer=self._mirror[layer],
-                item_size_bytes=self.pools.item_bytes,
+                item_size_bytes=self.pools.entry_bytes,
             )
 
     def capture(self) -> None:

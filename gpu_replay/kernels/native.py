@@ -57,23 +57,23 @@ class _Planned(ctypes.Structure):
     ]  # fmt: skip
 
 
-def check_sizes(top_k: int, buffer: int, item_bytes: int) -> None:
+def check_sizes(top_k: int, buffer: int, entry_bytes: int) -> None:
     """Raise ValueError for a size that the kernel cannot take."""
     if not 1 <= top_k <= buffer <= 32767:
         raise ValueError(
             f"the buffer must hold top_k = {top_k} slots or more and at most 32767, got {buffer}"
         )
-    if item_bytes < 16 or item_bytes % 16:
+    if entry_bytes < 16 or entry_bytes % 16:
         raise ValueError(
-            f"the native kernel moves items in 16-byte pieces; {item_bytes} bytes do not divide"
+            f"the native kernel moves items in 16-byte pieces; {entry_bytes} bytes do not divide"
         )
 
 
-def compile_native(top_k: int, buffer: int, item_bytes: int, arch: str) -> Path:
+def compile_native(top_k: int, buffer: int, entry_bytes: int, arch: str) -> Path:
     """Path of the library for these sizes, built if need be (seconds). Needs nvcc, no GPU."""
-    check_sizes(top_k, buffer, item_bytes)
-    sizes = [f"-DTOP_K={top_k}", f"-DBUFFER={buffer}", f"-DITEM_BYTES={item_bytes}"]
-    name = f"native-{top_k}-{buffer}-{item_bytes}"
+    check_sizes(top_k, buffer, entry_bytes)
+    sizes = [f"-DTOP_K={top_k}", f"-DBUFFER={buffer}", f"-DENTRY_BYTES={entry_bytes}"]
+    name = f"native-{top_k}-{buffer}-{entry_bytes}"
     return build_library(
         name,
         SOURCE.read_text(),
@@ -123,11 +123,11 @@ class Library:
 
 
 @functools.cache
-def load_native(top_k: int, buffer: int, item_bytes: int, device: int) -> Library:
+def load_native(top_k: int, buffer: int, entry_bytes: int, device: int) -> Library:
     """The library for these sizes on that device, built and loaded on first use."""
     torch = require_gpu()
     major, minor = torch.cuda.get_device_capability(device)
-    return Library(compile_native(top_k, buffer, item_bytes, f"{major}{minor}"), device)
+    return Library(compile_native(top_k, buffer, entry_bytes, f"{major}{minor}"), device)
 
 
 @functools.cache
@@ -312,10 +312,10 @@ def _check_plan(miss_src: Any, miss_dst: Any, miss_count: Any, batch: int, width
         raise ValueError("miss_src and miss_dst must have the same row stride")
 
 
-def _prepare(top_k: int, buffer: int, item_bytes: int) -> None:
+def _prepare(top_k: int, buffer: int, entry_bytes: int) -> None:
     device = require_gpu().cuda.current_device()
-    load_native(top_k, buffer, item_bytes, device)
-    load_native(1, 1, item_bytes, device)
+    load_native(top_k, buffer, entry_bytes, device)
+    load_native(1, 1, entry_bytes, device)
 
 
 NATIVE = Kernel(

@@ -76,4 +76,4 @@ def choose_swap_in(
     kernel, batch, profiles = (options.pop(name) for name in ("kernel", "batch", "profiles"))
     if link is None or model is None:
         return None
-    return SwapIn(load_link(link, profiles), kernel, batch, model.item_bytes(kv_dtype))
+    return SwapIn(load_link(link, profiles), kernel, batch, model.entry_bytes(kv_dtype))

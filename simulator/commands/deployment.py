@@ -18,8 +18,11 @@ from hisparse_sim.simulator.commands.setting_options import (
     write,
     write_document,
 )
-from hisparse_sim.traces.commands.options import output_form, output_options, several
+from hisparse_sim.traces.commands.options import RenamedChoice, output_form, output_options, several
 from hisparse_sim.traces.terminal import note
+
+
+FORMER_MODES = {"oracle": "zero-cost"}
 
 
 @click.command()
@@ -47,7 +50,7 @@ from hisparse_sim.traces.terminal import note
 )
 @click.option(
     "--mode",
-    type=click.Choice(["hisparse", "prefetch", "overlap", "oracle"]),
+    type=RenamedChoice(["hisparse", "prefetch", "overlap", "zero-cost"], FORMER_MODES),
     default="hisparse",
     show_default=True,
     help="How copies are waited for.",
@@ -134,8 +137,8 @@ def plan(
     "--mode",
     "modes",
     multiple=True,
-    type=click.Choice(["baseline", "hisparse", "prefetch", "overlap", "oracle"]),
-    help="May be repeated.  [default: baseline, hisparse, oracle]",
+    type=RenamedChoice(["baseline", "hisparse", "prefetch", "overlap", "zero-cost"], FORMER_MODES),
+    help="May be repeated.  [default: baseline, hisparse, zero-cost]",
 )
 @click.option("--buffer", type=int, default=4096, show_default=True, help="device_buffer_size.")
 @click.option("--ratio", type=int, default=4, show_default=True, help="host_to_device_ratio.")
@@ -177,8 +180,8 @@ def serve(
     """Simulate serving over time: throughput, latency, and where the time goes.
 
     `plan` finds the buffer and ratio to give. Modes: baseline has the whole KV on the GPU; hisparse
-    swaps in before every attention, as the engine does; prefetch and overlap hide copies; oracle
-    has them free.
+    swaps in before every attention, as the engine does; prefetch and overlap hide copies; zero-cost
+    is the bound in which copies take no time.
 
     \b
     hisparse-sim serve --concurrency 8,16,32,64,128,256
@@ -194,7 +197,7 @@ def serve(
     rows = serve_all(
         setting,
         misses_of,
-        modes or ("baseline", "hisparse", "oracle"),
+        modes or ("baseline", "hisparse", "zero-cost"),
         buffer,
         ratio,
         policy,
@@ -236,7 +239,7 @@ def reproduce(
     form: str | None,
     output: Path | None,
 ) -> None:
-    """Redo published figures: published, ours, error, how, and what stays open.
+    """Redo published figures: published, ours, error, how, and what is unexplained.
 
     \b
     hisparse-sim reproduce

@@ -86,7 +86,7 @@ deployment_options = combined(
         type=click.Choice(["dp8-tp8", "dp8-ep8", "tp8"]),
         default="dp8-tp8",
         show_default=True,
-        help="Attention over 8 ranks with experts split (tp) or spread (ep), or all split.",
+        help="Data-parallel attention over 8 ranks with the experts TP or EP, or TP for everything.",
     ),
     kv_dtype_option,
     click.option(

@@ -14,7 +14,7 @@ from hisparse_sim.simulator.commands.cost_options import (
 )
 from hisparse_sim.simulator.commands.setting_options import kv_dtype_option
 from hisparse_sim.traces.files import is_file, refuse_input
-from hisparse_sim.traces.commands.options import FILE_FORMATS, chosen_requests, combined, open_traces, output_form, output_options, provenance_option, selection_options, several
+from hisparse_sim.traces.commands.options import FILE_FORMATS, Renamed, chosen_requests, combined, open_traces, output_form, output_options, provenance_option, selection_options, several
 from hisparse_sim.traces.terminal import note
 from hisparse_sim.traces.file.units import TOKEN, plural
 
@@ -65,7 +65,13 @@ replay_options = combined(
 @traces_argument
 @replay_options
 @click.option("--per-layer", is_flag=True, help="One row per request and layer.")
-@click.option("--no-regret", is_flag=True, help="Leave out the comparison with Belady's optimum.")
+@click.option(
+    "--no-min",
+    cls=Renamed,
+    former=["--no-regret"],
+    is_flag=True,
+    help="Leave out the comparison with MIN (Belady).",
+)
 @click.option(
     "--ratio",
     "--host-to-device-ratio",
@@ -104,7 +110,7 @@ def sweep(
     policies: tuple[str, ...] | None,
     buffers: tuple[int, ...] | None,
     per_layer: bool,
-    no_regret: bool,
+    no_min: bool,
     ratios: tuple[int, ...] | None,
     form: str | None,
     output: Path | None,
@@ -149,7 +155,7 @@ def sweep(
     if ratios and model is not None:
         for size in buffers:
             check_buffer(model, size)
-    options |= {"regret": not no_regret, "per_layer": per_layer, "keep": kept_beside(output)}
+    options |= {"compare_min": not no_min, "per_layer": per_layer, "keep": kept_beside(output)}
     swept = run_sweep(opened, policies, buffers, quiet, **options)
     rows = swept.rows
     if ratios and model is not None:
@@ -245,7 +251,7 @@ def curve(
     check_window(longest, window, skip_steps)
     options["keep"] = kept_beside(path if form == "table" else output)
     buffers = buffers or buffers_of(opened)
-    swept = run_sweep(opened, policies or ("lru",), buffers, quiet, regret=False, **options)
+    swept = run_sweep(opened, policies or ("lru",), buffers, quiet, compare_min=False, **options)
     curves = rolling_curves(swept, window, skip_steps, swap_in)
     if form == "table":
         metadata = opened[0].metadata

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from hisparse_sim.policies import Policy, Setup, get_policy
-from hisparse_sim.simulator.replay.kernel import Output, Rows, compiled, next_demands
+from hisparse_sim.simulator.replay.kernel import Output, Rows, compiled, next_accesses
 from hisparse_sim.simulator.replay.metrics import tidy_row, tidy_rows
 from hisparse_sim.traces import Demand, Trace, TraceError, open_trace
 
@@ -145,11 +145,11 @@ def replay_part(
         if filled:
             slot[:buffer_size] = np.arange(buffer_size)
             token[:buffer_size] = np.arange(buffer_size)
-        next_demand = first_demand = _NOTHING
+        next_access = first_access = _NOTHING
         if policy.needs_future:
-            next_demand = np.empty(len(demand.positions), np.int32)
-            first_demand = np.empty(positions, np.int32)
-            next_demands(rows, first, next_demand, first_demand)
+            next_access = np.empty(len(demand.positions), np.int32)
+            first_access = np.empty(positions, np.int32)
+            next_accesses(rows, first, next_access, first_access)
         state = policy.state(
             Setup(
                 buffer_size=buffer_size,
@@ -157,8 +157,8 @@ def replay_part(
                 steps=steps,
                 filled=filled,
                 seed=_stream(seed, demand, buffer_size),
-                next_demand=next_demand,
-                first_demand=first_demand,
+                next_access=next_access,
+                first_access=first_access,
             )
         )
         total = compiled(policy)(rows, first, slot, token, state, output)

@@ -15,7 +15,7 @@ import pandas as pd
 
 from hisparse_sim.policies import Policy, get_policy
 from hisparse_sim.simulator.replay.kept import Finished, Kept
-from hisparse_sim.simulator.replay.metrics import Misses, regret, tidy_row, tidy_rows
+from hisparse_sim.simulator.replay.metrics import Misses, excess_over_min, tidy_row, tidy_rows
 from hisparse_sim.simulator.replay.replaying import check_arguments, check_top_k, no_steps, replay_part
 from hisparse_sim.traces import Demand, Part, Trace, open_trace
 from hisparse_sim.traces.terminal import printable
@@ -122,7 +122,7 @@ def sweep(
     buffer_sizes: int | Iterable[int],
     start: str = "staged",
     *,
-    regret: bool = True,
+    compare_min: bool = True,
     per_layer: bool = False,
     seed: int = 0,
     requests: str | Iterable[str] | None = None,
@@ -135,7 +135,7 @@ def sweep(
 ) -> Sweep:
     """Replay every policy at every buffer size over every trace.
 
-    `regret` adds the ratio to Belady's misses, which are replayed for it if not asked for.
+    `compare_min` adds `excess_over_min`, for which MIN (Belady) is replayed even if not asked for.
     `per_layer` gives a row per (request, layer) instead of one per (trace, policy, buffer). `jobs`
     threads (default: all cores) do the work, or any `executor` passed in. A KeyboardInterrupt ends
     the sweep with what is finished. `keep` names a file to which all work is appended as it is
@@ -160,7 +160,7 @@ def sweep(
     if not asked:
         raise ValueError("nothing to sweep: name at least one policy and one buffer size")
     optima = [Run(get_policy(BELADY), size) for size in {run.buffer_size for run in asked}]
-    runs = list(dict.fromkeys(asked + optima)) if regret else asked
+    runs = list(dict.fromkeys(asked + optima)) if compare_min else asked
     for run in runs:
         check_arguments(run.buffer_size, start)
         for trace in opened:
@@ -204,7 +204,7 @@ def sweep(
     grouped = [[piece] for piece in finished] if per_layer else _by_trace(finished)
     return Sweep(
         rows=tidy_rows(
-            _row(group, run, start, per_layer, regret) for group in grouped for run in asked
+            _row(group, run, start, per_layer, compare_min) for group in grouped for run in asked
         ),
         per_layer=per_layer,
         parts_per_row=np.array([len(group) for group in grouped for _ in asked]),
@@ -321,7 +321,7 @@ def _by_trace(pieces: list[Piece]) -> list[list[Piece]]:
 
 
 def _row(
-    group: list[Piece], run: Run, start: str, per_layer: bool, with_regret: bool
+    group: list[Piece], run: Run, start: str, per_layer: bool, compare_min: bool
 ) -> dict[str, Any]:
     first = group[0]
     requests = {piece.part.request for piece in group}
@@ -339,8 +339,8 @@ def _row(
             sum(piece.accesses for piece in group),
         ),
     }
-    if with_regret:
+    if compare_min:
         optimum = Run(get_policy(BELADY), run.buffer_size)
         least = sum(int(piece.misses[optimum].sum(dtype=np.int64)) for piece in group)
-        row["regret"] = regret(row["misses"], least)
+        row["excess_over_min"] = excess_over_min(row["misses"], least)
     return row

@@ -124,6 +124,6 @@ def _queueing(config: dict[str, int], setting: Setting, aim: Aim, wanted: int) -
     if found < wanted:
         yield Finding(
             "warning",
-            f"{limit}, at admission: about {found} of {wanted} requests a rank run at a time, the"
+            f"{limit}, at admission: about {found} of {wanted} requests/rank run at a time, the"
             " others queue",
         )

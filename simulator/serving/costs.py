@@ -27,11 +27,11 @@ class SwapIn:
     link: Link
     kernel: str  # "sglang" or "native"
     batch: int  # requests that swap in together, all missing alike
-    item_bytes: int
+    entry_bytes: int
 
     def us(self, misses: Misses, buffer_size: int) -> npt.NDArray[np.float64]:
         """Return the swap-in time of every step, for `misses` [steps] of one layer and request."""
-        return swap_in_us(self.link, self.kernel, self.batch, misses, buffer_size, self.item_bytes)
+        return swap_in_us(self.link, self.kernel, self.batch, misses, buffer_size, self.entry_bytes)
 
 
 def check_costs(ratios: Sequence[int], device_pool_gib: float, host_gib: float) -> None:
@@ -89,7 +89,7 @@ def add_costs(
     refuse_blocks((piece.trace for piece in swept.pieces), "memory models price")
     check_costs(ratios, device_pool_gib, host_gib)
     rows = swept.rows
-    item_bytes = model.item_bytes(kv_dtype)
+    entry_bytes = model.entry_bytes(kv_dtype)
     priced = []
     for ratio in ratios:
         block = rows.copy()
@@ -97,7 +97,7 @@ def add_costs(
         block["kv_dtype"] = kv_dtype
         block["host_to_device_ratio"] = ratio
         layers = 1 if swept.per_layer else model.layers
-        block["bytes_per_step"] = block["misses_per_step"] * item_bytes * layers
+        block["bytes_per_step"] = block["misses_per_step"] * entry_bytes * layers
         block["bytes_per_request"] = block["bytes_per_step"] * block["steps"] / swept.parts_per_row
         tokens = swept.longest_request + output_len
         block["device_pool_gib"] = device_pool_gib

@@ -90,11 +90,11 @@ class Deployment:
                 f"layout {self.layout.name} needs {self.layout.gpus} GPUs; {self.hardware.name} has"
                 f" {self.hardware.gpus}"
             )
-        self.model.item_bytes(self.kv_dtype)
+        self.model.entry_bytes(self.kv_dtype)
 
     @property
-    def item_bytes(self) -> int:
-        return self.model.item_bytes(self.kv_dtype)
+    def entry_bytes(self) -> int:
+        return self.model.entry_bytes(self.kv_dtype)
 
     @property
     def weight_bytes(self) -> int:
@@ -290,5 +290,5 @@ def shortages(
 def pinned_bytes(deployment: Deployment, ratio: int) -> int:
     """Host memory that all ranks of the instance pin together."""
     pool = deployment.pool_tokens(ratio)
-    rank = host_pool_bytes(pool, ratio, deployment.model.layers, deployment.item_bytes)
+    rank = host_pool_bytes(pool, ratio, deployment.model.layers, deployment.entry_bytes)
     return rank * deployment.layout.gpus

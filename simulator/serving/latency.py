@@ -2,8 +2,8 @@
 
     us   = plan + plan_slot * buffer           deciding hits, misses and victims
            + first + (own^3 + link^3)^(1/3)    the copy, if anything was missed
-    own  = peak * (miss_ns + item_bytes * miss_byte_ns)           the busiest request's own pace
-    link = batch * misses * (item_ns + item_bytes / link_gb_s)    all items over the link
+    own  = peak * (miss_ns + entry_bytes * miss_byte_ns)           the busiest request's own pace
+    link = batch * misses * (entry_ns + entry_bytes / link_gb_s)    all items over the link
 
 The slower of own and link sets the pace, and where they are alike they hold each other up: a sum of
 cubes says both (the exponent was chosen on the fitted points). The figures come from links.toml:
@@ -51,7 +51,7 @@ class Link:
     description: str
     kind: str  # of the link's rate: measured, published or modelled
     source: str
-    item_ns: float  # each item, whatever its size
+    entry_ns: float  # each item, whatever its size
     link_gb_s: float  # rate of items beside that
     bulk_gb_s: float  # one large copy from pinned memory
     kernels: dict[str, KernelCost]
@@ -66,7 +66,7 @@ class Link:
         share = min(1.0, self.host_gb_s / (gpus * self.bulk_gb_s))
         return replace(
             self,
-            item_ns=self.item_ns / share,
+            entry_ns=self.entry_ns / share,
             link_gb_s=self.link_gb_s * share,
             bulk_gb_s=self.bulk_gb_s * share,
         )
@@ -75,7 +75,7 @@ class Link:
 def measured_points() -> pd.DataFrame:
     """What the figures of h200-pcie5 were fitted to: medians on an H200, one layer and step.
 
-    Columns: batch, misses (of each request), buffer, item_bytes, sglang_us (the engine's kernel,
+    Columns: batch, misses (of each request), buffer, entry_bytes, sglang_us (the engine's kernel,
     SGLang 0.5.23), native_us (ours). All samples: benchmarks/results/swap-in-h200.json.
     """
     import pandas as pd
@@ -95,7 +95,7 @@ def load_link(name: str, path: str | Path | None = None) -> Link:
         description=profile.labels.get("description", ""),
         kind=profile.sources["link_gb_s"].kind if "link_gb_s" in profile.sources else "",
         source=profile.sources["link_gb_s"].text if "link_gb_s" in profile.sources else "",
-        item_ns=profile.number("item_ns"),
+        entry_ns=profile.number("entry_ns"),
         link_gb_s=profile.number("link_gb_s"),
         bulk_gb_s=profile.number("bulk_gb_s"),
         kernels={kernel: _kernel(profile, kernel) for kernel in KERNELS},
@@ -119,7 +119,7 @@ def swap_in_us(
     batch: npt.ArrayLike,
     misses: npt.ArrayLike,
     buffer: npt.ArrayLike,
-    item_bytes: npt.ArrayLike,
+    entry_bytes: npt.ArrayLike,
     peak: npt.ArrayLike | None = None,
 ) -> npt.NDArray[np.float64]:
     """Microseconds of one layer's swap-in; arguments broadcast against each other.
@@ -136,7 +136,7 @@ def swap_in_us(
         Misses of a request in this layer and step, mean over the batch.
     buffer
         Slots of a request.
-    item_bytes
+    entry_bytes
         Bytes of one position's KV item.
     peak
         Misses of the request that misses most; `misses` if not given.
@@ -148,12 +148,12 @@ def swap_in_us(
         raise ValueError(f"unknown kernel {kernel!r}; known: {', '.join(link.kernels)}")
     cost = link.kernels[kernel]
     misses = np.asarray(misses, np.float64)
-    item_bytes = np.asarray(item_bytes, np.float64)
+    entry_bytes = np.asarray(entry_bytes, np.float64)
     peak = misses if peak is None else np.asarray(peak, np.float64)
     plan = cost.plan_us + cost.plan_slot_us * np.asarray(buffer, np.float64)
-    own = peak * (cost.miss_ns + item_bytes * cost.miss_byte_ns)
+    own = peak * (cost.miss_ns + entry_bytes * cost.miss_byte_ns)
     # A byte each ns is a GB/s.
-    every = np.asarray(batch, np.float64) * misses * (link.item_ns + item_bytes / link.link_gb_s)
+    every = np.asarray(batch, np.float64) * misses * (link.entry_ns + entry_bytes / link.link_gb_s)
     copy = cost.first_us + np.cbrt(own**3 + every**3) / 1e3
     total: npt.NDArray[np.float64] = plan + np.where(misses > 0, copy, 0.0)
     return total

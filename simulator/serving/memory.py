@@ -25,10 +25,10 @@ MAX_BUFFER = 32_767  # slot ids are int16
 DEVICE_POOL, INDEXER_KEYS, HOST, LENGTH = "device pool", "indexer keys", "host", "length"
 
 
-def _budgeted_item_bytes(model: Model, kv_dtype: str, engine: Engine) -> int:
+def _budgeted_entry_bytes(model: Model, kv_dtype: str, engine: Engine) -> int:
     """Bytes that the pool's size counts for one entry of one layer."""
     as_stored = engine.budgets_fp8_as_stored or kv_dtype != "fp8"
-    return model.item_bytes(kv_dtype if as_stored else "fp8-raw")
+    return model.entry_bytes(kv_dtype if as_stored else "fp8-raw")
 
 
 def _whole_pages(pool_bytes: int, token_bytes: int) -> int:
@@ -40,8 +40,8 @@ def device_pool_tokens(
 ) -> int:
     """P: tokens in the device pool under HiSparse, as the engine sizes it for `pool_bytes`."""
     keys = model.indexer_key_bytes * (ratio if engine.budgets_every_key else 1)
-    item = _budgeted_item_bytes(model, kv_dtype, engine)
-    return _whole_pages(pool_bytes, model.layers * (item + keys))
+    entry = _budgeted_entry_bytes(model, kv_dtype, engine)
+    return _whole_pages(pool_bytes, model.layers * (entry + keys))
 
 
 def baseline_pool_tokens(
@@ -53,9 +53,9 @@ def baseline_pool_tokens(
     disaggregated: bool = False,
 ) -> int:
     """Tokens that the same bytes hold without HiSparse: every item and key on the GPU."""
-    item = _budgeted_item_bytes(model, kv_dtype, engine)
+    entry = _budgeted_entry_bytes(model, kv_dtype, engine)
     keys = _baseline_key_bytes(model, engine, disaggregated)
-    return _whole_pages(pool_bytes, model.layers * item + keys)
+    return _whole_pages(pool_bytes, model.layers * entry + keys)
 
 
 def _baseline_key_bytes(model: Model, engine: Engine, disaggregated: bool) -> int:
@@ -72,13 +72,13 @@ def unbudgeted_bytes(
     P * R tokens have keys in every release.
     """
     keys = 0 if engine.budgets_every_key else (ratio - 1) * model.indexer_key_bytes
-    item = model.item_bytes(kv_dtype) - _budgeted_item_bytes(model, kv_dtype, engine)
-    return pool_tokens * model.layers * (keys + item)
+    entry = model.entry_bytes(kv_dtype) - _budgeted_entry_bytes(model, kv_dtype, engine)
+    return pool_tokens * model.layers * (keys + entry)
 
 
-def host_pool_bytes(pool_tokens: int, ratio: int, layers: int, item_bytes: int) -> int:
+def host_pool_bytes(pool_tokens: int, ratio: int, layers: int, entry_bytes: int) -> int:
     """Pinned host memory of one rank: P * R tokens and one page."""
-    return (pool_tokens * ratio + PAGE_TOKENS) * layers * item_bytes
+    return (pool_tokens * ratio + PAGE_TOKENS) * layers * entry_bytes
 
 
 def device_tokens(tokens: int, device_buffer_size: int) -> int:
@@ -93,12 +93,12 @@ def device_tokens(tokens: int, device_buffer_size: int) -> int:
 def hot_buffer_bytes(model: Model, kv_dtype: str, device_buffer_size: int) -> int:
     """Bytes of one request's hot buffer over all layers, its reserved page included."""
     slots = device_buffer_size + PAGE_TOKENS
-    return slots * model.layers * model.item_bytes(kv_dtype)
+    return slots * model.layers * model.entry_bytes(kv_dtype)
 
 
 def request_host_bytes(model: Model, kv_dtype: str, tokens: int) -> int:
     """Host bytes of a request of `tokens`, output included, over all layers, in whole pages."""
-    return pages(tokens) * model.layers * model.item_bytes(kv_dtype)
+    return pages(tokens) * model.layers * model.entry_bytes(kv_dtype)
 
 
 def indexer_bytes(model: Model, tokens: int) -> int:
@@ -204,7 +204,7 @@ def capacity(
         raise ValueError(f"of {tokens} tokens {output} cannot be output: the prompt needs one")
     if ratio != int(ratio):
         raise ValueError(f"host_to_device_ratio must be a whole number, not {ratio}")
-    item = model.item_bytes(kv_dtype)
+    entry = model.entry_bytes(kv_dtype)
 
     def pool_at(any_ratio: int) -> int:
         return device_pool_tokens(model, kv_dtype, any_ratio, device_pool_bytes, engine)
@@ -214,14 +214,14 @@ def capacity(
     length = check_length(tokens - output, output, pool, model.context)
     tokens = tokens - output + length.output
     per_request = device_tokens(tokens, device_buffer_size)
-    pinned = host_pool_bytes(pool, ratio, model.layers, item)
+    pinned = host_pool_bytes(pool, ratio, model.layers, entry)
     by_device, by_keys = pool // per_request, logical // pages(tokens)
     if output > length.output == 0 or length.outcome == REFUSED:
         requests, limit, reason = 0, LENGTH, length.reason
     elif pinned > host_bytes:
         requests, limit = 0, HOST
         fitting = _largest(
-            lambda r: host_pool_bytes(pool_at(r), r, model.layers, item) <= host_bytes, ratio
+            lambda r: host_pool_bytes(pool_at(r), r, model.layers, entry) <= host_bytes, ratio
         )
         way_out = f"the largest ratio that fits is {fitting}" if fitting else "no ratio fits"
         reason = (

@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from hisparse_sim.policies import Policy
+from hisparse_sim.policies import Policy, get_policy
+from hisparse_sim.simulator.replay.former_names import present_names
 from hisparse_sim.simulator.replay.replaying import replay_part
 from hisparse_sim.traces import Trace, open_trace, sample_path
 from hisparse_sim.traces.file.units import TOKEN, plural, refuse_blocks
@@ -32,7 +33,7 @@ class LayerMisses:
     start: str
     per_layer: tuple[float, ...]  # [layers of the trace], mean over requests and steps
     spread: tuple[tuple[float, ...], ...]  # [layers][QUANTILES], ascending, over requests and steps
-    demanded: float  # positions a step, mean
+    selected: float  # positions a step, mean
     context: float  # tokens of a request, mean over its steps
 
     @property
@@ -58,8 +59,8 @@ class LayerMisses:
 
     @property
     def rate(self) -> float:
-        """Misses over demanded positions, the warm-up left out."""
-        return self.mean / self.demanded
+        """Misses over selected positions, the warm-up left out."""
+        return self.mean / self.selected
 
 
 MissesOf = Callable[[str, int], LayerMisses]  # (policy, buffer) -> its misses
@@ -83,7 +84,9 @@ def layer_misses(
     opened = trace if isinstance(trace, Trace) else open_trace(trace or sample_path())
     refuse_blocks([opened], "serving models price")
     by_layer: dict[int, list[npt.NDArray[np.int32]]] = {}
-    contexts, demanded, name = [], [], policy if isinstance(policy, str) else policy.name
+    policy = get_policy(policy) if isinstance(policy, str) else policy
+    contexts: list[float] = []
+    selected: list[float] = []
     for part in opened.parts:
         demand = opened.read(part)
         if len(demand.step) <= warm_up_steps:
@@ -94,19 +97,19 @@ def layer_misses(
         done = replay_part(demand, policy, device_buffer_size, start, seed=seed)
         by_layer.setdefault(part.layer, []).append(done.misses[warm_up_steps:])
         contexts.append(float(np.mean(demand.seq_len)))
-        demanded.append(float(np.mean(np.diff(demand.offsets))))
+        selected.append(float(np.mean(np.diff(demand.offsets))))
     grid = np.linspace(0, 1, QUANTILES)
     layers = [np.concatenate(parts) for _, parts in sorted(by_layer.items())]
     return LayerMisses(
         trace=opened.name,
         provenance=opened.metadata.provenance,
         sha256=opened.sha256,
-        policy=name,
+        policy=policy.name,
         device_buffer_size=device_buffer_size,
         start=start,
         per_layer=tuple(float(np.mean(misses)) for misses in layers),
         spread=tuple(tuple(np.quantile(misses, grid).tolist()) for misses in layers),
-        demanded=float(np.mean(demanded)),
+        selected=float(np.mean(selected)),
         context=float(np.mean(contexts)),
     )
 
@@ -119,7 +122,7 @@ def read_miss_curve(path: str | Path, policy: str, context: float, top_k: int) -
     were swept. Raises ValueError if the file, a column or a buffer is missing, or the rows do not
     count tokens.
     """
-    file = Path(path)
+    file, policy = Path(path), get_policy(policy).name
     readers: dict[str, Callable[[Path], pd.DataFrame]] = {
         ".csv": pd.read_csv,
         ".json": pd.read_json,
@@ -129,7 +132,7 @@ def read_miss_curve(path: str | Path, policy: str, context: float, top_k: int) -
     if file.suffix not in readers:
         raise ValueError(f"{file} is none of {', '.join(readers)}")
     try:
-        rows = readers[file.suffix](file)
+        rows = present_names(readers[file.suffix](file))
     except (OSError, ValueError) as error:
         raise ValueError(f"cannot read the miss curve in {file}: {error}") from error
     for column in ("buffer", "miss_rate"):
@@ -144,7 +147,7 @@ def read_miss_curve(path: str | Path, policy: str, context: float, top_k: int) -
     rates = rows.groupby("buffer")["miss_rate"].mean()
 
     def misses_of(wanted: str, size: int) -> LayerMisses:
-        if wanted != policy or size not in rates.index:
+        if get_policy(wanted).name != policy or size not in rates.index:
             known = ", ".join(str(buffer) for buffer in rates.index)
             raise ValueError(f"{file} has no {wanted} at buffer {size}; it has {policy} at {known}")
         mean = float(rates[size]) * top_k
@@ -157,7 +160,7 @@ def read_miss_curve(path: str | Path, policy: str, context: float, top_k: int) -
             start="",
             per_layer=(mean,),
             spread=((mean,) * QUANTILES,),
-            demanded=float(top_k),
+            selected=float(top_k),
             context=context,
         )
 

@@ -76,7 +76,7 @@ class Model:
         """Bytes of one token's indexer key in one layer: FP8 values and one float32 scale."""
         return self.index_dim + 4
 
-    def item_bytes(self, kv_dtype: str = "bf16") -> int:
+    def entry_bytes(self, kv_dtype: str = "bf16") -> int:
         """Bytes of one token's latent KV entry in one layer.
 
         bf16: latent and rope part, 2 bytes a value. fp8: the latent as FP8 with a float32 scale

@@ -157,7 +157,7 @@ def _pareto(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def break_even(setting: Setting, baseline: Setting, prompt: int, output: int) -> int | None:
-    """Smallest concurrency, in steps of one request a rank, from which HiSparse is ahead."""
+    """Smallest concurrency, in steps of one request per rank, from which HiSparse is ahead."""
     most, _ = setting.resident(prompt, output)
     held, _ = baseline.resident(prompt, output)
     for batch in range(1, most + 1):
@@ -324,7 +324,7 @@ def _reasons(
     same_buffer = rows[(rows["buffer"] == best["buffer"]) & (rows["requests"] > 0)]
     same_ratio = rows[(rows["ratio"] == best["ratio"]) & (rows["requests"] > 0)]
     out = [
-        f"B {best['buffer']:,} and ratio {best['ratio']} run {best['batch']} requests a rank"
+        f"B {best['buffer']:,} and ratio {best['ratio']} run {best['batch']} requests/rank"
         f" ({best['limit']} limits it) at {best['tpot_ms']:.1f} ms a token:"
         f" {best['tokens_per_s']:,.0f} tokens/s"
     ]
@@ -334,14 +334,14 @@ def _reasons(
         for side in (smaller, larger):
             for row in side.to_dict("records"):
                 out.append(
-                    f"{name} {row[name]:,} instead: {row['batch']} a rank ({row['limit']}),"
+                    f"{name} {row[name]:,} instead: {row['batch']} requests/rank ({row['limit']}),"
                     f" {row['tpot_ms']:.1f} ms, {row['tokens_per_s']:,.0f} tokens/s,"
                     f" {row['host_gb']:,.0f} GB pinned instead of {best['host_gb']:,.0f}"
                 )
     if base["tokens_per_s"]:
         gain = best["tokens_per_s"] / base["tokens_per_s"]
         out.append(
-            f"without HiSparse: {base['batch']} a rank ({base['limit']}),"
+            f"without HiSparse: {base['batch']} requests/rank ({base['limit']}),"
             f" {base['tpot_ms']:.1f} ms, {base['tokens_per_s']:,.0f} tokens/s; HiSparse gives"
             f" {gain:.2f} times as much at a concurrency of {aim.concurrency}"
         )

@@ -27,11 +27,11 @@ from hisparse_sim.simulator.serving.event_loop import Server, Workload, serve
 from hisparse_sim.simulator.serving.steptimes import StepTimes, ask_aiconfigurator, load_step_times
 
 
-def swap_in_on(link: Link, kernel: str, device_buffer_size: int, item_bytes: int) -> SwapIn:
+def swap_in_on(link: Link, kernel: str, device_buffer_size: int, entry_bytes: int) -> SwapIn:
     """Swap-in time of (requests, mean misses, misses of the busiest) on a link, see latency.py."""
 
     def swap_in(requests: int, misses: Floats, most: Floats) -> Floats:
-        return swap_in_us(link, kernel, requests, misses, device_buffer_size, item_bytes, peak=most)
+        return swap_in_us(link, kernel, requests, misses, device_buffer_size, entry_bytes, peak=most)
 
     return swap_in
 
@@ -96,7 +96,7 @@ class Setting:
             self.deployment.model,
             self.device_buffer_size,
             self.misses,
-            swap_in_on(self.link, self.kernel, self.device_buffer_size, self.deployment.item_bytes),
+            swap_in_on(self.link, self.kernel, self.device_buffer_size, self.deployment.entry_bytes),
         )
 
     @cached_property
@@ -120,7 +120,7 @@ class Setting:
             max_running=max(self.max_running_requests // self.ranks, 1),
             prefill_steps=self.steps if self.disaggregated else None,
             staging_bytes_per_s=self.link.bulk_gb_s * 1e9,
-            token_bytes=model.layers * self.deployment.item_bytes,
+            token_bytes=model.layers * self.deployment.entry_bytes,
         )
 
     def resident(self, prompt: int, output: int) -> tuple[int, str]:
@@ -175,7 +175,7 @@ class Setting:
             return {"device pool": room}
         held = device_tokens(prompt + output, pool.device_buffer_size)
         return {
-            "prompt room": beside(pool.device_tokens, held + promise),
+            "prefill headroom": beside(pool.device_tokens, held + promise),
             "indexer keys": beside(pool.logical_tokens, mean + promise),
         }
 

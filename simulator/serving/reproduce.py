@@ -81,7 +81,7 @@ def _memory(entry: Mapping[str, Any]) -> tuple[float, str]:
         return float(tokens // entry["tokens"]), "pool tokens over request tokens"
     # rule_of_thumb: host memory over the items of a pool that does not shrink with the ratio.
     pool = baseline_pool_tokens(model, "bf16", 30 * GIB)
-    held = 8 * pool * model.layers * model.item_bytes("bf16")
+    held = 8 * pool * model.layers * model.entry_bytes("bf16")
     return entry["host_tb"] * 1e12 / held, "host memory over the items of 8 pools of 30 GiB"
 
 
@@ -162,7 +162,7 @@ class _Runs:
         model = load_model("glm-5.1")
         hardware = load_hardware(base["hardware"])
         misses = self.misses(base["buffer"])
-        item = model.item_bytes(base["kv_dtype"])
+        item = model.entry_bytes(base["kv_dtype"])
         link = load_link(hardware.link).among(hardware.gpus_per_host)
         swap_in = swap_in_on(link, "sglang", base["buffer"], item)
         exposure = Exposure("hisparse", model, base["buffer"], misses, swap_in)
@@ -252,8 +252,8 @@ def throughput_curves(trace: Trace, policy: str = "lru") -> pd.DataFrame:
     lines = (  # name, mode, pool in GiB, engine
         ("baseline", "baseline", None, THEN),
         ("baseline, pool 10 GiB", "baseline", 10.0, THEN),
-        ("HiSparse, engine of today", "hisparse", None, NEWEST.name),
-        ("HiSparse, engine of then", "hisparse", None, THEN),
+        ("HiSparse, SGLang 0.5.23", "hisparse", None, NEWEST.name),
+        ("HiSparse, before PR 31992", "hisparse", None, THEN),
     )
     return pd.DataFrame(
         [

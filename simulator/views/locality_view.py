@@ -18,7 +18,7 @@ SINGLE = (
     "accesses",
     "longest_row",
     "distinct",
-    "first_demands",
+    "first_accesses",
     "newest_share",
     "cross_layer_overlap",
     "reuse_p50",
@@ -193,7 +193,7 @@ def _curves(rows: pd.DataFrame) -> str:
         "  " + _listed(curve(rows, "reuse_interval").mean(), _percent),
         "an LRU buffer of so many slots misses, % of demands:",
         "  " + _listed(powers, _percent),
-        f"of these for the first time: {_percent(means['first_demands'])}",
+        f"of these for the first time: {_percent(means['first_accesses'])}",
         f"reuse distance: median {_count(means['reuse_p50'])}, "
         f"90th percentile {_count(means['reuse_p90'])} positions",
         "",

@@ -39,7 +39,7 @@ _CANDIDATES: Columns = {
     "buffer": ("buffer", _count),
     "ratio": ("ratio", _count),
     "miss_rate": ("miss %", _percent),
-    "batch": ("a rank", _count),
+    "batch": ("requests/rank", _count),
     "limit": ("limited by", str),
     "tokens_per_s": ("tok/s", _count),
     "tpot_ms": ("TPOT ms", _one),
@@ -126,7 +126,7 @@ def _extras(plan: Plan, aim: Aim) -> str:
     return "\n".join(
         [
             *lines,
-            f"In time: hisparse-sim serve --buffer {best['buffer']} --ratio {best['ratio']}"
+            f"Simulated: hisparse-sim serve --buffer {best['buffer']} --ratio {best['ratio']}"
             f" --concurrency {aim.concurrency}, and this plan's other options",
             "",
             f"Flags: {plan.flags}",
@@ -175,7 +175,7 @@ _READING = (
 
 
 def show_reproduced(rows: pd.DataFrame, output: Path | None = None) -> None:
-    """Published, ours and error in a table; below, how each was obtained and what stays open."""
+    """Published, ours and error in a table; below, how each was obtained and what is unexplained."""
     numbered = rows.assign(number=range(1, len(rows) + 1))
     columns: Columns = {
         "number": ("", str),

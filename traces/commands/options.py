@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from io import TextIOWrapper
@@ -165,6 +165,33 @@ def step_range(
     if not colon or steps[0] >= steps[1]:
         raise click.BadParameter(f"{given!r} is not FIRST:STOP, as in 0:500 or 100:")
     return steps
+
+
+class Renamed(click.Option):
+    """An option whose former spellings still work; help and messages show the present ones."""
+
+    def __init__(self, *args: Any, former: Sequence[str], **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self.former = list(former)
+
+    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
+        shown = self.opts
+        self.opts = shown + self.former
+        super().add_to_parser(parser, ctx)
+        self.opts = shown
+
+
+class RenamedChoice(click.Choice[str]):
+    """Choices of which some had other names, which still work: `former` maps these to them."""
+
+    def __init__(self, choices: Sequence[str], former: Mapping[str, str]):
+        super().__init__(choices)
+        self.former = former
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> str:
+        return super().convert(self.former.get(value, value), param, ctx)
 
 
 def combined(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 KINDS = ("measured", "published", "modelled")
+FORMER_FIGURES = {"item_ns": "entry_ns"}  # names in profiles of earlier versions
 
 
 class ProfileError(ValueError):
@@ -81,6 +82,7 @@ def _profile(section: str, name: str, table: Mapping[str, Any], file: str) -> Pr
         for key, value in group.items():
             if key in ("kind", "source"):
                 continue
+            key = FORMER_FIGURES.get(key, key)
             if key in figures:
                 raise ProfileError(f"{place} gives {key} twice")
             figures[key] = value

@@ -99,7 +99,7 @@ def _summed(by: Sequence[str], which: str = IN_BUFFERS) -> list[Spec]:
         {
             "calculate": "datum.known == datum.rows && datum.optimum > 0"
             " ? datum.misses / datum.optimum - 1 : null",
-            "as": "regret",
+            "as": "excess_over_min",
         },
     ]
 
@@ -109,7 +109,7 @@ _SUM_TIPS = [
     {"field": "buffer", "format": ",d"},
     _number("miss_percent", "misses %", ".2f"),
     _number("per_step", "per step and layer"),
-    _number("regret", "more than optimum", "+.1%"),
+    _number("excess_over_min", "excess over MIN", "+.1%"),
 ]
 
 
@@ -140,7 +140,7 @@ def miss_ratio(policies: Sequence[str], shared: Sequence[Spec]) -> Spec:
 
 
 def policy_bars(policies: Sequence[str], sizes: Sequence[int], shared: Sequence[Spec]) -> Spec:
-    """Misses per step and layer, bars by buffer and policy, the regret at their ends."""
+    """Misses per step and layer, bars by buffer and policy, the excess over MIN at their ends."""
     bars: Spec = {"mark": {"type": "bar", "height": {"band": 0.85}}}
     # Stretches the axis, so that the text at the end of the longest bar fits.
     room: Spec = {
@@ -169,7 +169,7 @@ def policy_bars(policies: Sequence[str], sizes: Sequence[int], shared: Sequence[
                 *_summed(["policy", "buffer"]),
                 {
                     "calculate": "datum.policy"
-                    " + (isValid(datum.regret) ? ' ' + format(datum.regret, '+.0%') : '')",
+                    " + (isValid(datum.excess_over_min) ? ' ' + format(datum.excess_over_min, '+.0%') : '')",
                     "as": "label",
                 },
                 {"joinaggregate": [{"op": "max", "field": "per_step", "as": "longest"}]},

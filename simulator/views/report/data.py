@@ -46,7 +46,7 @@ def sweep_table(rows: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
         )
         sums = totals(rows.assign(layer=None), by)
     # Whole numbers, so that the page computes with what was counted.
-    optimum = (sums["misses"] / (1 + sums["regret"])).round()
+    optimum = (sums["misses"] / (1 + sums["excess_over_min"])).round()
     table = sums[["trace", "layer", "policy", "buffer", "steps", "accesses", "misses"]].assign(
         optimum=optimum
     )
@@ -113,7 +113,7 @@ def times_table(rows: pd.DataFrame, parameters: Mapping[str, Any]) -> Times:
         scale, title = model.layers / 1000, f"swap-in per token, ms ({model.name})"
     else:
         model, scale, title = load_model(MODEL), 1.0, "swap-in of one layer, µs"
-    item_bytes = model.item_bytes(kv_dtype)
+    entry_bytes = model.entry_bytes(kv_dtype)
     layers = totals(rows, ["trace", "layer", "policy", "buffer"])
     batches = sorted({*BATCHES, int(chosen)})
     tables = [
@@ -121,7 +121,7 @@ def times_table(rows: pd.DataFrame, parameters: Mapping[str, Any]) -> Times:
             batch=batch,
             time=scale
             * swap_in_us(
-                link, kernel, batch, layers["misses_per_step"], layers["buffer"], item_bytes
+                link, kernel, batch, layers["misses_per_step"], layers["buffer"], entry_bytes
             ),
         )
         for batch in batches
@@ -130,7 +130,7 @@ def times_table(rows: pd.DataFrame, parameters: Mapping[str, Any]) -> Times:
     means = times.groupby(["trace", "policy", "buffer", "batch"], sort=False)["time"].mean()
     whose = {"sglang": "the engine's", "native": "our"}[str(kernel)]
     source = (
-        f"Predicted for {whose} kernel over {link.description}, items of {item_bytes:,} bytes,"
+        f"Predicted for {whose} kernel over {link.description}, items of {entry_bytes:,} bytes,"
         " from the mean misses of a layer, all requests alike; nothing is hidden behind compute."
         f" The link's figures are {link.kind}: {link.source}.{asked}"
     )

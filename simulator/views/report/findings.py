@@ -34,7 +34,7 @@ def question(rows: pd.DataFrame) -> str:
     sizes = [f"{size:,}" for size in sorted(rows["buffer"].unique())]
     policies = list(dict.fromkeys(rows["policy"]))
     return (
-        "How many of the positions that a decode step demands are not in the hot buffer, with"
+        "How many of the positions that a decode step selects are not in the hot buffer, with"
         f" {_listed(sizes)} slots under {_listed(policies)}, and what does that cost?"
     )
 
@@ -46,16 +46,16 @@ def answer(results: Sequence[Result]) -> list[str]:
     policy, buffer = focus(sums)
     at = sums[sums["buffer"] == buffer].set_index("policy")
     own = at.loc[policy].to_dict()
-    demanded = own["accesses"] / own["steps"]
+    selected = own["accesses"] / own["steps"]
     said = [
         f"With a hot buffer of {buffer:,} slots, {policy} misses {own['misses_per_step']:,.1f} of"
-        f" {demanded:,.0f} demanded positions per step and layer ({own['miss_rate']:.1%})."
+        f" {selected:,.0f} selected positions per step and layer ({own['miss_rate']:.1%})."
     ]
-    if math.isfinite(own["regret"]):
-        least = own["misses_per_step"] / (1 + own["regret"])
+    if math.isfinite(own["excess_over_min"]):
+        least = own["misses_per_step"] / (1 + own["excess_over_min"])
         said.append(
-            f"No policy can miss fewer than {least:,.1f} (Belady's optimum, which knows the"
-            f" future): {policy} pays {own['regret']:.0%} more."
+            f"No policy can miss fewer than {least:,.1f} (MIN, Belady's optimum, which knows the"
+            f" future): {policy} misses {own['excess_over_min']:.0%} more."
         )
     online = at.drop(index=OPTIMUM, errors="ignore")
     if len(online) > 1:
@@ -116,7 +116,7 @@ def _over_the_link(rows: pd.DataFrame, misses_per_step: float) -> list[str]:
         return []
     kv_dtype = str(rows["kv_dtype"].iloc[0])
     model = load_model(str(rows["model"].iloc[0]))
-    moved = misses_per_step * model.item_bytes(kv_dtype) * model.layers
+    moved = misses_per_step * model.entry_bytes(kv_dtype) * model.layers
     return [
         f"On the {model.layers} layers of {model.name} ({kv_dtype} KV) that is"
         f" {moved / 1e6:,.1f} MB over the host link per token and request."
@@ -192,16 +192,16 @@ def command(result: Result) -> str:
 
 def _bench_command(result: Result, given: dict[str, Any]) -> str:
     rows = result.rows
-    told = {name: _values(rows.dropna(subset=[name]), name) for name in _GRID if name in rows}
+    grid = {name: _values(rows.dropna(subset=[name]), name) for name in _GRID if name in rows}
     words = ["hisparse-sim", "gpu", "bench"]
-    for name, values in told.items():
-        words += _flag(name, [int(value) for value in values])
+    for name, values in grid.items():
+        words += _flag(_OPTION_OF.get(name, name), [int(value) for value in values])
     words += _flag("repeats", given.get("repeats")) + _flag("pin_numa", given.get("pin_numa"))
     words += ["--share-host-pool"] if given.get("host_pool") == "shared" else []
     return " ".join([*words, "-o", shlex.quote(result.path.name)])
 
 
-_GRID = ("gpus", "batch", "misses", "buffer", "item_bytes")
+_GRID = ("gpus", "batch", "misses", "buffer", "entry_bytes")
 
 
 def _flag(name: str, value: Any) -> list[str]:
@@ -220,6 +220,7 @@ def _flag(name: str, value: Any) -> list[str]:
 
 
 _OPTION_OF = {
+    "entry_bytes": "kv-entry-bytes",
     "requests": "request",
     "layers": "layer",
     "host_to_device_ratio": "ratio",
@@ -240,7 +241,8 @@ def _replayed(rows: pd.DataFrame, kind: str) -> dict[str, Any]:
             given[name] = values[0]
     if kind == "sweep":
         given["per_layer"] = bool(rows["layer"].notna().any())
-        given["no_regret"] = "regret" not in rows or bool(rows["regret"].isna().all())
+        known = "excess_over_min" in rows and rows["excess_over_min"].notna().any()
+        given["no_min"] = not known
     return given
 
 

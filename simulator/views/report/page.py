@@ -90,7 +90,7 @@ class _Page:
             ("question", "The question", self._question()),
             ("answer", "The answer", self._answer()),
             ("misses", "Misses", self._misses()),
-            ("policies", "Policies and regret", self._policies()),
+            ("policies", "Policies, and excess over MIN", self._policies()),
             ("layers", "Layers", self._layers()),
             ("cost", "What misses cost", self._cost()),
             ("plan", "Plan", self._plan()),
@@ -202,14 +202,14 @@ class _Page:
             "bars",
             charts.policy_bars(self.policies, self.sizes, self.shared),
             "Misses per step and layer by buffer and policy",
-            "Bars: misses per step and layer; text: how many more than Belady's optimum needs.",
+            "Bars: misses per step and layer; text: excess over MIN (Belady).",
         )
         cells: Cells = {
             "policy": ("policy", str),
             "buffer": ("buffer", count),
             "miss_rate": ("miss %", lambda value: f"{100 * value:.2f}"),
             "misses_per_step": ("per step", lambda value: f"{value:,.1f}"),
-            "regret": ("vs best", more),
+            "excess_over_min": ("over MIN", more),
         }
         return text + details("All figures as a table (all layers)", table(self.sums, cells))
 

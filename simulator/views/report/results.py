@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 
+from hisparse_sim.simulator.replay.former_names import present_names
 from hisparse_sim.traces import TraceError
 
 SUFFIXES = (".csv", ".json", ".jsonl", ".parquet")
@@ -19,7 +20,7 @@ _COLUMNS_OF = {
     "plan": {"buffer", "ratio", "requests", "tokens_per_s", "tpot_ms", "host_gb", "meets"},
     "serve": {"mode", "load", "tokens_per_s", "tpot_p50_ms"},
     "reproduce": {"what", "published", "ours", "error", "how", "gap", "source"},
-    "bench": {"batch", "misses", "buffer", "item_bytes", "timer_us"},
+    "bench": {"batch", "misses", "buffer", "entry_bytes", "timer_us"},
     "bench of several": {"what", "gpus", "sum_gb_s", "us"},
 }
 _STAMP = ("trace", "provenance", "trace_sha256", "version")
@@ -78,7 +79,7 @@ def _read(path: Path) -> Result:
     if not path.exists():
         raise TraceError(f"{path} does not exist")
     try:
-        rows = _READERS[path.suffix.lower()](path)
+        rows = present_names(_READERS[path.suffix.lower()](path))
     except (ValueError, OSError) as error:
         raise TraceError(f"{path} cannot be read as {path.suffix[1:]}: {error}") from error
     for kind, columns in _COLUMNS_OF.items():
