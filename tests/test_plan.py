@@ -24,8 +24,7 @@ from hisparse_sim.simulator.serving.plan import (
     policy_value,
     scale_misses,
 )
-from hisparse_sim.simulator.serving.prediction import Setting, serve_all, steps_for, swap_in_on
-from hisparse_sim.simulator.serving.profiles import ProfileError
+from hisparse_sim.simulator.serving.prediction import Setting, serve_all, swap_in_on
 from hisparse_sim.simulator.serving.event_loop import Workload, serve
 from hisparse_sim.simulator.serving.steptimes import LAYOUTS, load_step_times
 
@@ -290,17 +289,6 @@ def test_host_pool_that_does_not_fit_cannot_serve() -> None:
     small = replace(setting(), deployment=replace(DEPLOYMENT, host_bytes=10 * GIB))
     with pytest.raises(ValueError, match="the host pool of"):
         _ = small.pool
-
-
-def test_steps_for_machines_without_data() -> None:
-    table = steps_for(GLM, load_hardware("h20"), "dp8-tp8", "bf16")
-    assert table.decode_us(4, 36_864) == STEPS.decode_us(4, 36_864)
-    assert table.prefill_rest_chunk_us(1000) == pytest.approx(
-        6.7 * STEPS.prefill_rest_chunk_us(1000)
-    )
-    assert "modelled from h200" in table.source
-    with pytest.raises(ProfileError, match="no compute data for rtx-pro-6000"):
-        steps_for(GLM, load_hardware("rtx-pro-6000"), "dp8-tp8", "bf16")
 
 
 def test_misses_of_the_sample() -> None:

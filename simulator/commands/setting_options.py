@@ -83,10 +83,10 @@ deployment_options = combined(
     click.option("--hardware", default="h200", show_default=True, help="Machine profile."),
     click.option(
         "--layout",
-        type=click.Choice(["dp8-tp8", "dp8-ep8", "tp8"]),
+        type=click.Choice(["dp8-tp8", "dp8-ep8", "tp8", "dp16-ep16"]),
         default="dp8-tp8",
         show_default=True,
-        help="Data-parallel attention over 8 ranks with the experts TP or EP, or TP for everything.",
+        help="Data-parallel attention (dp) with the experts TP or EP, or TP for everything.",
     ),
     kv_dtype_option,
     click.option(
@@ -127,8 +127,8 @@ deployment_options = combined(
     click.option("--profiles", type=click.Path(), help="TOML file with your own profiles."),
     click.option(
         "--step-times",
-        metavar="FILE|aiconfigurator",
-        help="Compute times.  [default: the shipped table]",
+        metavar="FILE|aiconfigurator|roofline",
+        help="Compute times.  [default: the shipped table, else a roofline]",
     ),
     click.option(
         "--prompt", type=click.IntRange(1), default=32_768, show_default=True, help="Tokens."
@@ -160,7 +160,8 @@ def prepare(options: dict[str, Any], mode: str, policy: str) -> tuple[Setting, M
     from hisparse_sim.simulator.serving.hardware import load_hardware
     from hisparse_sim.simulator.serving.missing import layer_misses, read_miss_curve
     from hisparse_sim.simulator.serving.models import load_model
-    from hisparse_sim.simulator.serving.prediction import Setting, steps_for
+    from hisparse_sim.simulator.serving.prediction import Setting
+    from hisparse_sim.simulator.serving.step_source import steps_for
     from hisparse_sim.simulator.serving.steptimes import LAYOUTS
 
     model = load_model(options["model"], options["profiles"])
@@ -179,7 +180,7 @@ def prepare(options: dict[str, Any], mode: str, policy: str) -> tuple[Setting, M
     )
     deployment.check_weights()
     if options["step_times"] == "aiconfigurator":
-        note("asking AIConfigurator for a table; this takes some minutes", options["quiet"])
+        note("asking AIConfigurator for a table", options["quiet"])
     steps = steps_for(
         model, hardware, options["layout"], options["kv_dtype"], options["step_times"]
     )

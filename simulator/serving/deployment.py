@@ -49,11 +49,8 @@ def rank_weight_bytes(model: Model, layout: Layout) -> int:
     """
     counts = model.parameters()
     up = model.kv_lora_rank * model.heads * (model.nope_dim + model.value_dim) * model.layers
-    to_keys = model.indexer_layers * model.hidden * (model.index_dim + model.index_heads)
-    unsplit = (
-        model.layers * model.hidden * (model.q_lora_rank + model.kv_lora_rank + model.rope_dim)
-        + model.indexer_layers * model.q_lora_rank * model.index_heads * model.index_dim
-    )
+    to_keys = model.indexer_key_parameters
+    unsplit = model.unsplit_attention_parameters - to_keys
     tp = layout.attention_tp
     attention = (unsplit + (counts.attention - unsplit - to_keys) / tp) * model.weight_bytes
     router = (model.layers - model.dense_layers) * model.hidden * model.experts
@@ -85,7 +82,7 @@ class Deployment:
             raise ValueError(
                 f"mem_fraction_static must be between 0 and 1, not {self.mem_fraction_static}"
             )
-        if self.layout.gpus > self.hardware.gpus:
+        if self.layout.gpus > self.hardware.gpus and self.layout.gpus % self.hardware.gpus:
             raise ValueError(
                 f"layout {self.layout.name} needs {self.layout.gpus} GPUs; {self.hardware.name} has"
                 f" {self.hardware.gpus}"
@@ -119,7 +116,8 @@ class Deployment:
         """Host memory that one GPU's rank may pin. TP ranks hold copies, so each needs its own."""
         if self.host_bytes is not None:
             return self.host_bytes
-        return (self.hardware.node_host_bytes - self.host_reserve_bytes) // self.layout.gpus
+        ranks = min(self.layout.gpus, self.hardware.gpus)
+        return (self.hardware.node_host_bytes - self.host_reserve_bytes) // ranks
 
     @property
     def pulling_gpus(self) -> int:

@@ -24,7 +24,7 @@ from hisparse_sim.simulator.serving.missing import LayerMisses, MissesOf
 from hisparse_sim.simulator.serving.models import Model
 from hisparse_sim.simulator.serving.profiles import ProfileError
 from hisparse_sim.simulator.serving.event_loop import Server, Workload, serve
-from hisparse_sim.simulator.serving.steptimes import StepTimes, ask_aiconfigurator, load_step_times
+from hisparse_sim.simulator.serving.steptimes import StepTimes
 
 
 def swap_in_on(link: Link, kernel: str, device_buffer_size: int, entry_bytes: int) -> SwapIn:
@@ -202,37 +202,6 @@ class Setting:
                 0, prompt
             ) + self.steps.prefill_rest_chunk_us(prompt)
         return self.ranks * batch * output / (batch * prefill + decode) * 1e6
-
-
-def steps_for(
-    model: Model, hardware: Hardware, layout: str, kv_dtype: str, source: str | None = None
-) -> StepTimes:
-    """Compute of a deployment: the shipped table (None), "aiconfigurator", or a table's path.
-
-    A machine without data of its own takes those of the machine that its profile names, scaled as
-    the profile says; raises ProfileError where it names none.
-    """
-    if source not in (None, "aiconfigurator"):
-        return load_step_times(model.name, hardware.name, layout, kv_dtype, Path(source or ""))
-    measured = hardware.step_times
-    kv_dtype = "fp8" if kv_dtype == "fp8-raw" else kv_dtype  # the same arithmetic on fewer bytes
-    if not measured:
-        raise ProfileError(
-            f"no compute data for {hardware.name}: give a table with --step-times FILE"
-        )
-    if source == "aiconfigurator":
-        table = ask_aiconfigurator(model.name, model.repository, measured, layout, kv_dtype)
-    else:
-        table = load_step_times(model.name, measured, layout, kv_dtype)
-    if measured == hardware.name:
-        return table
-    why = hardware.sources.get("decode_scale")
-    return table.scaled(
-        hardware.name,
-        hardware.decode_scale,
-        hardware.prefill_scale,
-        why.text if why else "not scaled",
-    )
 
 
 def serve_all(
