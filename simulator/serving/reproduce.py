@@ -33,6 +33,7 @@ from hisparse_sim.simulator.serving.event_loop import Workload, serve
 from hisparse_sim.simulator.serving.step_source import steps_for
 from hisparse_sim.simulator.serving.steptimes import LAYOUTS
 from hisparse_sim.traces import Trace, open_trace, sample_path
+from hisparse_sim.traces.file.units import refuse_blocks
 
 GIB = 1 << 30
 Progress = Callable[[str], None]
@@ -205,7 +206,9 @@ def reproduce(
     `engine`: one release for all figures (None: the one that each figure is from).
     """
     published = read_published()
-    runs = _Runs(trace or open_trace(sample_path()), policy, engine)
+    trace = trace or open_trace(sample_path())
+    refuse_blocks([trace], "serving models price")
+    runs = _Runs(trace, policy, engine)
     kinds = {
         "memory": _memory,
         "serving": runs.serving,
