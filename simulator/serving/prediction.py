@@ -53,6 +53,7 @@ class Setting:
     ignore_eos: bool = True  # requests of a fixed length: another admission, see admission.py
     kernel: str = "sglang"  # swap-in kernel: the engine's, or "native" for ours
     profiles: str | Path | None = None  # the user's file, for links
+    host_gb_s: float | None = None  # what all GPUs of one host copy together; None: the link's
 
     def __post_init__(self) -> None:
         if self.mode != "baseline":
@@ -106,7 +107,15 @@ class Setting:
         ProfileError if the machine's profile names none or an unknown one.
         """
         link = load_link(self.deployment.hardware.link, self.profiles)
+        if self.host_gb_s is not None:
+            link = link.limited(self.host_gb_s)
         return link.among(self.deployment.pulling_gpus)
+
+    def host_range(self) -> tuple[float, ...]:
+        """Lowest and highest rate that the host may give all its GPUs together, in GB/s; empty if
+        no range is known."""
+        link = load_link(self.deployment.hardware.link, self.profiles)
+        return (link.host_low_gb_s, link.host_high_gb_s) if link.host_low_gb_s else ()
 
     def server(self) -> Server:
         """The instance for `serve`."""

@@ -143,6 +143,16 @@ class _Runs:
                     f" {shares.prefill / served.makespan:.0%}, swap-in"
                     f" {shares.swap_in / served.makespan:.0%} of the time"
                 )
+                if mode != "baseline" and (bounds := setting.host_range()):
+                    rates = [
+                        serve(replace(setting, host_gb_s=bound).server(), workload)
+                        for bound in bounds
+                    ]
+                    how += (
+                        f"; with {bounds[0]:.0f} GB/s from the host"
+                        f" {rates[0].output_tokens_per_s:,.0f}, with {bounds[1]:.0f}"
+                        f" {rates[1].output_tokens_per_s:,.0f} tokens/s"
+                    )
             else:
                 longest = min(setting.pool.device_tokens, setting.deployment.model.context) - 1
                 how = f"every request refused: the longest is {longest:,} tokens"
