@@ -136,8 +136,12 @@ def test_kernels_of_a_link_without_round_trip(tmp_path):
         '[links.mine]\nkernels_of = "pcie4"\n[[links.mine.figures]]\nkind = "measured"\n'
         'source = "here"\nbulk_gb_s = 100\nround_trip_ns = 700\n'
     )
-    with pytest.raises(ProfileError, match="kernels of pcie4, whose round_trip_ns is not known"):
+    with pytest.raises(ProfileError, match="kernels of pcie4, which has none of its own or no"):
         load_link("mine", path)
+    itself = path.read_text().replace("pcie4", "mine")
+    (tmp_path / "itself.toml").write_text(itself)
+    with pytest.raises(ProfileError, match="kernels of mine, which has none of its own"):
+        load_link("mine", tmp_path / "itself.toml")
     path.write_text(path.read_text().replace("pcie4", "h200-pcie5"))
     assert load_link("mine", path).kernels["sglang"].miss_ns == pytest.approx(99.8132 * 700 / 1191.19)
 

@@ -129,7 +129,7 @@ def load_link(name: str, path: str | Path | None = None) -> Link:
     ProfileError if it is unknown (the message lists the known) or lacks a figure.
     """
     profile = find_profile("links", name, path)
-    bulk = profile.number("bulk_gb_s")
+    bulk = profile.number("bulk_gb_s", positive=True)
     round_trip = profile.number("round_trip_ns", 0.0)
     kind = profile.sources["link_gb_s"].kind if "link_gb_s" in profile.sources else ""
     source = profile.sources["link_gb_s"].text if "link_gb_s" in profile.sources else ""
@@ -137,10 +137,10 @@ def load_link(name: str, path: str | Path | None = None) -> Link:
         base = _kernels_of(of, profile, path)
         kind, source = "modelled", f"from {base.name}: rates with the large copy, kernels' pace with the round trip"
         entry_ns, link_gb_s = base.entry_ns * base.bulk_gb_s / bulk, base.link_gb_s * bulk / base.bulk_gb_s
-        there = profile.number("round_trip_ns")
+        there = profile.number("round_trip_ns", positive=True)
         kernels = {k: cost.over(base.round_trip_ns, there) for k, cost in base.kernels.items()}
     else:
-        entry_ns, link_gb_s = profile.number("entry_ns"), profile.number("link_gb_s")
+        entry_ns, link_gb_s = profile.number("entry_ns"), profile.number("link_gb_s", positive=True)
         kernels = {kernel: _kernel(profile, kernel) for kernel in KERNELS}
     return Link(
         name=profile.name,
@@ -151,10 +151,10 @@ def load_link(name: str, path: str | Path | None = None) -> Link:
         link_gb_s=link_gb_s,
         bulk_gb_s=bulk,
         kernels=kernels,
-        host_gb_s=profile.number("host_gb_s", inf),
+        host_gb_s=profile.number("host_gb_s", inf, positive=True),
         host_gpus=profile.count("host_gpus", 0),
         host_low_gb_s=profile.number("host_low_gb_s", 0.0),
-        host_high_gb_s=profile.number("host_high_gb_s", inf),
+        host_high_gb_s=profile.number("host_high_gb_s", inf, positive=True),
         round_trip_ns=round_trip,
         round_trip_low_ns=profile.number("round_trip_low_ns", round_trip),
         round_trip_high_ns=profile.number("round_trip_high_ns", round_trip),
@@ -162,13 +162,13 @@ def load_link(name: str, path: str | Path | None = None) -> Link:
 
 
 def _kernels_of(name: str, profile: Profile, path: str | Path | None) -> Link:
-    base = load_link(name, path)
-    if not base.round_trip_ns:
+    base = find_profile("links", name, path)
+    if "kernels_of" in base.labels or not base.number("round_trip_ns", 0.0):
         raise ProfileError(
-            f"{profile.file}: [links.{profile.name}] takes the kernels of {base.name}, whose"
-            " round_trip_ns is not known"
+            f"{profile.place} takes the kernels of {base.name}, which has none of its own or no"
+            " round_trip_ns"
         )
-    return base
+    return load_link(base.name, path)
 
 
 def _kernel(profile: Profile, kernel: str) -> KernelCost:
