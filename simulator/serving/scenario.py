@@ -12,6 +12,8 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from hisparse_sim.simulator.serving.engines import NEWEST, load_engine
+
 if TYPE_CHECKING:
     from hisparse_sim.simulator.serving.missing import MissesOf
     from hisparse_sim.simulator.serving.prediction import Setting
@@ -31,14 +33,14 @@ class Scenario:
     mem_fraction_static: float = 0.85  # share of the GPU for weights and KV
     device_pool_gib: float | None = None  # GPU memory for KV; None: what is left
     host_gib: float | None = None  # host memory of a GPU; None: the machine's
-    keys_budgeted: str = "all"  # "once": engines before SGLang's pull request 31992
+    engine: str = NEWEST.name  # whose memory and admission rules hold
     early_stops: bool = False  # requests may end before their limit (no ignore_eos)
     disaggregated: bool = False  # prefill runs on another instance like this
     max_running_requests: int = 480  # over all ranks
     chunked_prefill_size: int = 65_536  # tokens, over all ranks
     kernel: str = "sglang"  # swap-in kernel: the engine's, or "native" for ours
     profiles: str | Path | None = None  # TOML file with profiles of one's own
-    step_times: str | None = None  # a table's path or "aiconfigurator"; None: the shipped table
+    step_times: str | None = None  # a table's path, "aiconfigurator" or "roofline"; None: shipped
     prompt: int = 32_768  # tokens
     output_len: int = 8192  # tokens
     trace: str | PathLike[str] | Trace | None = None  # to replay; None: the bundled sample
@@ -74,7 +76,8 @@ class Scenario:
             read_miss_curve,
         )
         from hisparse_sim.simulator.serving.models import load_model
-        from hisparse_sim.simulator.serving.prediction import Setting, steps_for
+        from hisparse_sim.simulator.serving.prediction import Setting
+        from hisparse_sim.simulator.serving.step_source import steps_for
         from hisparse_sim.simulator.serving.steptimes import LAYOUTS
         from hisparse_sim.traces import Trace, open_trace, sample_path
         from hisparse_sim.traces.file.units import refuse_blocks
@@ -92,7 +95,7 @@ class Scenario:
             self.mem_fraction_static,
             round(pool * GIB) if pool else None,
             round(host * GIB) if host else None,
-            keys_budgeted=self.keys_budgeted,
+            engine=load_engine(self.engine),
         )
         deployment.check_weights()
         steps = steps_for(model, hardware, self.layout, self.kv_dtype, self.step_times)
