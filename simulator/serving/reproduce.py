@@ -5,7 +5,6 @@ The figures and their scenarios are data (profiles/published.toml). No model rea
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
@@ -17,6 +16,7 @@ import pandas as pd
 
 from hisparse_sim.simulator.serving import profiles
 from hisparse_sim.simulator.serving.deployment import Deployment, rank_weight_bytes
+from hisparse_sim.simulator.serving.event_loop import Workload, serve
 from hisparse_sim.simulator.serving.exposure import Exposure
 from hisparse_sim.simulator.serving.hardware import load_hardware
 from hisparse_sim.simulator.serving.latency import load_link
@@ -28,9 +28,9 @@ from hisparse_sim.simulator.serving.memory import (
 from hisparse_sim.simulator.serving.missing import LayerMisses, layer_misses
 from hisparse_sim.simulator.serving.models import load_model
 from hisparse_sim.simulator.serving.prediction import Setting, steps_for, swap_in_on
-from hisparse_sim.simulator.serving.event_loop import Workload, serve
 from hisparse_sim.simulator.serving.steptimes import LAYOUTS
 from hisparse_sim.traces import Trace, open_trace, sample_path
+from hisparse_sim.traces.documents import parse_toml
 from hisparse_sim.traces.file.units import refuse_blocks
 
 GIB = 1 << 30
@@ -61,7 +61,7 @@ class Reproduced:
 def read_published() -> dict[str, Any]:
     """The shipped figures: tables sources, memory, serving, steps, decode, measured_baseline."""
     text = (files(profiles) / "published.toml").read_text(encoding="utf-8")
-    return tomllib.loads(text)
+    return parse_toml(text, "published.toml")
 
 
 def _memory(entry: Mapping[str, Any]) -> tuple[float, str]:
