@@ -128,7 +128,7 @@ def _read(path: Path, options: Options) -> Imported:
         first = options.prompt_len
         doubts = _doubts(path, array, first, options.tokens)
     found = [Returned(printable(path.stem), options.prompt_len, array.shape, lambda: array)]
-    read = imported(path, found, options, first_position=first, remedy=_REMEDY, complete=False)
+    read = imported(path, found, options, first_position=first, remedy=_REMEDY)
     return replace(read, doubts=doubts)
 
 

@@ -27,7 +27,6 @@ def imported(
     *,
     first_position: int,
     remedy: str = REMEDY,
-    complete: bool = True,
 ) -> Imported:
     """Put the requests of a file together; the arguments are those of `captured.demands`.
 
@@ -61,7 +60,6 @@ def imported(
                 layers=layers,
                 layer_types=options.layer_types,
                 remedy=remedy,
-                complete=complete,
                 tokens=options.tokens,
             )
 
