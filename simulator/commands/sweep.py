@@ -14,7 +14,18 @@ from hisparse_sim.simulator.commands.cost_options import (
 )
 from hisparse_sim.simulator.commands.setting_options import kv_dtype_option
 from hisparse_sim.traces.files import is_file, refuse_input
-from hisparse_sim.traces.commands.options import FILE_FORMATS, Renamed, chosen_requests, combined, open_traces, output_form, output_options, provenance_option, selection_options, several
+from hisparse_sim.traces.commands.options import (
+    FILE_FORMATS,
+    Renamed,
+    chosen_requests,
+    combined,
+    open_traces,
+    output_form,
+    output_options,
+    provenance_option,
+    selection_options,
+    several,
+)
 from hisparse_sim.traces.terminal import note
 from hisparse_sim.traces.file.units import TOKEN, plural
 

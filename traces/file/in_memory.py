@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from hisparse_sim.traces.errors import TraceError
 from hisparse_sim.traces.file.columns import OPTIONAL, present, wrong_column
+from hisparse_sim.traces.file.digest import Digest
 from hisparse_sim.traces.file.layout import Columns, Part, find_parts
 from hisparse_sim.traces.file.metadata import PROVENANCES, Metadata
 from hisparse_sim.traces.file.reader import Trace, completed
@@ -74,6 +75,8 @@ class TraceInMemory(Trace):
 
 class _Rows:
     """Ranges of rows of a table."""
+
+    digest: Digest | None = None
 
     def __init__(self, table: pa.Table) -> None:
         self._table = table

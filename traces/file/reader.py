@@ -23,6 +23,8 @@ from hisparse_sim.traces.file.columns import (
 from hisparse_sim.traces.demand import Demand, Ints, Ragged
 from hisparse_sim.traces.errors import TraceError
 from hisparse_sim.traces.terminal import printable
+from hisparse_sim.traces.files import opened
+from hisparse_sim.traces.file.digest import Digest, read_digest
 from hisparse_sim.traces.file.layout import Columns, Part, decoding, lay_out, open_parquet
 from hisparse_sim.traces.file.metadata import KEY, PROVENANCES, Metadata
 from hisparse_sim.traces.file.rules import RowError, Tally, check_rows, outside, strip_padding
@@ -44,7 +46,7 @@ def open_trace(path: str | os.PathLike[str], provenance: str | None = None) -> "
             f"unknown provenance {provenance!r}; choose one of {', '.join(PROVENANCES)}"
         )
     path = Path(path)
-    _refuse_other_files(path)
+    checksums = read_digest(path)
     with open_parquet(path) as file:
         footer, schema = file.metadata, file.schema_arrow
     wrong = wrong_column(schema)
@@ -53,7 +55,8 @@ def open_trace(path: str | os.PathLike[str], provenance: str | None = None) -> "
     # Some writers fill only the latter.
     keys = {**(schema.metadata or {}), **(footer.metadata or {})}
     metadata = _read_metadata(path, keys, provenance)
-    parts, groups = lay_out(path, footer)
+    digest = None if checksums is None else Digest(path, checksums, footer)
+    parts, groups = lay_out(path, footer, digest)
     metadata = completed(path, metadata, parts, groups)
     return Trace(path, provenance, metadata, parts, present(schema), groups)
 
@@ -80,6 +83,8 @@ def completed(
 
 class Stored(Protocol):
     """Where the rows of a trace are: `layout.Groups` of a file, or a table in memory."""
+
+    digest: Digest | None  # None: whether they are as written cannot be told
 
     def read(self, first_row: int, rows: int, columns: Sequence[str]) -> Columns:
         """Return the rows as chunks per column."""
@@ -151,10 +156,15 @@ class Trace:
         """Number of row groups that hold rows of several parts: slow to read, see `layout.Groups`."""
         return self._groups.shared(self.parts)
 
+    @property
+    def has_digest(self) -> bool:
+        """Whether it is noticed if the file is changed after it was written, see `digest`."""
+        return self._groups.digest is not None
+
     @cached_property
     def sha256(self) -> str:
         """Digest of the whole file, 64 hexadecimal digits."""
-        with decoding(self.path), self.path.open("rb") as file:
+        with opened(self.path) as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
 
     def select(
@@ -283,28 +293,6 @@ class Trace:
 
 def _place(part: Part) -> str:
     return f": request {part.request!r}, layer {part.layer}"
-
-
-def _refuse_other_files(path: Path) -> None:
-    try:
-        if path.is_dir():
-            raise TraceError(f"{path} is a folder, not a trace file")
-        if path.exists() and not path.is_file():
-            raise TraceError(f"{path} is a device or pipe, not a trace file")
-        with path.open("rb") as file:
-            head = file.read(4)
-            file.seek(0, os.SEEK_END)
-            size_bytes = file.tell()
-            file.seek(max(0, size_bytes - 4))
-            tail = file.read(4)
-    except FileNotFoundError:
-        raise TraceError(f"{path} does not exist") from None
-    except OSError as error:
-        raise TraceError(f"{path} cannot be read: {error.strerror or error}") from error
-    if head != b"PAR1":
-        raise TraceError(f"{path} is not a Parquet file")
-    if tail != b"PAR1" or size_bytes < 12:
-        raise TraceError(f"{path} was cut off: the end of the Parquet file is missing")
 
 
 def _read_metadata(path: Path, keys: dict[bytes, bytes], provenance: str | None) -> Metadata:
