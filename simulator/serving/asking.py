@@ -11,6 +11,7 @@ import pandas as pd
 from hisparse_sim.simulator.serving import config_check
 from hisparse_sim.simulator.serving.config_check import Finding
 from hisparse_sim.simulator.serving.hardware import load_hardware
+from hisparse_sim.simulator.serving.missing import Origin
 from hisparse_sim.simulator.serving.plan import (
     DEFAULT_BUFFERS,
     DEFAULT_RATIOS,
@@ -20,7 +21,6 @@ from hisparse_sim.simulator.serving.plan import (
 )
 from hisparse_sim.simulator.serving.prediction import Setting, serve_all
 from hisparse_sim.simulator.serving.scenario import scenario_of
-from hisparse_sim.traces import Trace
 
 DEFAULT_MODES = ("baseline", "hisparse", "zero-cost")
 DEFAULT_CONCURRENCY = 256  # over all ranks
@@ -34,12 +34,12 @@ class Planned(Plan):
 
     setting: Setting
     aim: Aim
-    trace: Trace  # whose misses were replayed
+    origin: Origin  # of the misses
     notes: tuple[str, ...]  # what a reader must know, a sentence each
 
     def table(self, every: bool = False) -> pd.DataFrame:
         """The rows with `trace` and `provenance`, as the command writes them and figures want."""
-        return _of(self.trace, self.rows(every))
+        return _of(self.origin, self.rows(every))
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Serving:
 
     rows: pd.DataFrame
     setting: Setting
-    trace: Trace
+    origin: Origin  # of the misses
     notes: tuple[str, ...]
 
 
@@ -73,7 +73,7 @@ def plan(
     Raises what `Scenario.resolve` and `make_plan` raise.
     """
     asked = scenario_of(scenario)
-    setting, misses_of, trace, notes = asked.resolve(mode, policy)
+    setting, misses_of, origin, notes = asked.resolve(mode, policy)
     aim = Aim(asked.prompt, asked.output_len, concurrency, max_tpot_ms, max_miss_rate)
     found = make_plan(
         setting,
@@ -85,7 +85,7 @@ def plan(
         other_policies=() if asked.miss_curve else OTHER_POLICIES,
         linked=load_hardware(LINKED, asked.profiles),
     )
-    return Planned(**vars(found), setting=setting, aim=aim, trace=trace, notes=notes)
+    return Planned(**vars(found), setting=setting, aim=aim, origin=origin, notes=notes)
 
 
 def check_config(
@@ -128,7 +128,7 @@ def serve(
     if rate is not None and concurrencies:
         raise ValueError("give concurrencies (closed loop) or a rate (open loop), not both")
     asked = scenario_of(scenario)
-    setting, misses_of, trace, notes = asked.resolve("baseline", policy)
+    setting, misses_of, origin, notes = asked.resolve("baseline", policy)
     rows = serve_all(
         setting,
         misses_of,
@@ -144,8 +144,8 @@ def serve(
         range_ratio=range_ratio,
         seed=seed,
     )
-    return Serving(_of(trace, rows), setting, trace, notes)
+    return Serving(_of(origin, rows), setting, origin, notes)
 
 
-def _of(trace: Trace, rows: pd.DataFrame) -> pd.DataFrame:
-    return rows.assign(trace=trace.name, provenance=trace.metadata.provenance)
+def _of(origin: Origin, rows: pd.DataFrame) -> pd.DataFrame:
+    return rows.assign(trace=origin.name, provenance=origin.provenance)

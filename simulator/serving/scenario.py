@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from hisparse_sim.simulator.serving.engines import NEWEST, load_engine
 
 if TYPE_CHECKING:
-    from hisparse_sim.simulator.serving.missing import MissesOf
+    from hisparse_sim.simulator.serving.missing import MissesOf, Origin
     from hisparse_sim.simulator.serving.prediction import Setting
     from hisparse_sim.traces import Trace
 
@@ -64,7 +64,7 @@ class Scenario:
         for).
 
         Raises ValueError (ProfileError among them) for unknown names and weights that do not fit,
-        TraceError for a bad trace or one that does not count tokens.
+        TraceError for a bad trace or miss curve, or one that does not count tokens.
         """
         from functools import cache
 
@@ -72,6 +72,7 @@ class Scenario:
         from hisparse_sim.simulator.serving.hardware import load_hardware
         from hisparse_sim.simulator.serving.missing import (
             LayerMisses,
+            Origin,
             layer_misses,
             read_miss_curve,
         )
@@ -99,25 +100,33 @@ class Scenario:
         )
         deployment.check_weights()
         steps = steps_for(model, hardware, self.layout, self.kv_dtype, self.step_times)
-        trace = self.trace
-        trace = trace if isinstance(trace, Trace) else open_trace(trace or sample_path())
-        refuse_blocks([trace], "serving models price")
-        notes: tuple[str, ...] = ()
-        if self.miss_curve is None and trace.metadata.model != model.name:
-            notes = (
-                f"misses from {trace.name} ({trace.metadata.model},"
-                f" {trace.metadata.provenance}), not from {model.name}",
-            )
         start = "direct" if self.disaggregated else "staged"
-
-        @cache
-        def misses_of(policy: str, size: int) -> LayerMisses:
-            return layer_misses(trace, policy, size, start)
-
-        given: MissesOf = misses_of
+        notes: tuple[str, ...] = ()
+        given: MissesOf
         if self.miss_curve is not None:
+            if self.trace is not None:
+                raise ValueError("give a trace to replay or a miss curve, not both")
             context = self.prompt + self.output_len / 2
-            given = read_miss_curve(self.miss_curve, policy, context, model.top_k)
+            given = curve = read_miss_curve(self.miss_curve, policy, context, model.top_k, start)
+            origin = curve.origin
+            if curve.start not in ("", start):
+                notes = (f"the misses are those of a {curve.start} start, this is a {start} one",)
+        else:
+            trace = self.trace
+            trace = trace if isinstance(trace, Trace) else open_trace(trace or sample_path())
+            refuse_blocks([trace], "serving models price")
+            origin = Origin.of(trace)
+            if trace.metadata.model != model.name:
+                notes = (
+                    f"misses from {trace.name} ({trace.metadata.model},"
+                    f" {trace.metadata.provenance}), not from {model.name}",
+                )
+
+            @cache
+            def misses_of(policy: str, size: int) -> LayerMisses:
+                return layer_misses(trace, policy, size, start)
+
+            given = misses_of
         setting = Setting(
             deployment,
             steps,
@@ -129,7 +138,7 @@ class Scenario:
             kernel=self.kernel,
             profiles=self.profiles,
         )
-        return Resolved(setting, given, trace, notes)
+        return Resolved(setting, given, origin, notes)
 
 
 class Resolved(NamedTuple):
@@ -137,7 +146,7 @@ class Resolved(NamedTuple):
 
     setting: Setting  # at the default buffer and ratio
     misses_of: MissesOf
-    trace: Trace
+    origin: Origin  # of the misses
     notes: tuple[str, ...]  # what a reader of the result must know, a sentence each
 
 
