@@ -11,7 +11,7 @@ import click
 
 from hisparse_sim.simulator.serving.engines import ENGINES, NEWEST, load_engine
 from hisparse_sim.simulator.serving.scenario import Scenario
-from hisparse_sim.traces.commands.options import combined, open_traces, provenance_option
+from hisparse_sim.traces.commands.options import combined, in_options, open_traces, provenance_option
 from hisparse_sim.traces.terminal import note
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ def asked(options: dict[str, Any]) -> dict[str, Any]:
 def say(notes: Iterable[str], quiet: bool) -> None:
     """Print what a reader of the result must know."""
     for each in notes:
-        note(f"note: {each}", quiet)
+        note("note: " + in_options(each, click.get_current_context().command), quiet)
 
 
 def given(options: dict[str, Any]) -> dict[str, Any]:
