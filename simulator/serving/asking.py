@@ -12,6 +12,7 @@ from hisparse_sim.policies import Policy, get_policy
 from hisparse_sim.simulator.serving import config_check
 from hisparse_sim.simulator.serving.config_check import Finding
 from hisparse_sim.simulator.serving.hardware import load_hardware
+from hisparse_sim.simulator.serving.missing import Origin
 from hisparse_sim.simulator.serving.plan import (
     DEFAULT_BUFFERS,
     DEFAULT_RATIOS,
@@ -23,7 +24,7 @@ from hisparse_sim.simulator.serving.prediction import Setting, serve_all
 from hisparse_sim.simulator.serving.reproduce import Progress, table
 from hisparse_sim.simulator.serving.reproduce import reproduce as redo
 from hisparse_sim.simulator.serving.scenario import scenario_of
-from hisparse_sim.traces import OneTrace, Trace, as_trace
+from hisparse_sim.traces import OneTrace, as_trace
 from hisparse_sim.traces.notebook import shown
 
 DEFAULT_MODES = ("baseline", "hisparse", "zero-cost")
@@ -38,7 +39,7 @@ class Planned(Plan):
 
     setting: Setting
     aim: Aim
-    trace: Trace  # whose misses were replayed
+    origin: Origin  # of the misses
     notes: tuple[str, ...]  # what a reader must know, a sentence each
 
     def _repr_html_(self) -> str:
@@ -52,7 +53,7 @@ class Planned(Plan):
 
     def table(self, every: bool = False) -> pd.DataFrame:
         """The rows with `trace` and `provenance`, as the command writes them and figures want."""
-        return _of(self.trace, self.rows(every))
+        return _of(self.origin, self.rows(every))
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class Serving:
 
     rows: pd.DataFrame
     setting: Setting
-    trace: Trace
+    origin: Origin  # of the misses
     notes: tuple[str, ...]
 
     def _repr_html_(self) -> str:
@@ -90,7 +91,7 @@ def plan(
     """
     asked = scenario_of(scenario)
     policy = get_policy(policy)
-    setting, misses_of, trace, notes = asked.resolve(mode, policy)
+    setting, misses_of, origin, notes = asked.resolve(mode, policy)
     aim = Aim(asked.prompt, asked.output_len, concurrency, max_tpot_ms, max_miss_rate)
     found = make_plan(
         setting,
@@ -102,7 +103,7 @@ def plan(
         other_policies=() if asked.miss_curve else OTHER_POLICIES,
         linked=load_hardware(LINKED, asked.profiles),
     )
-    return Planned(**vars(found), setting=setting, aim=aim, trace=trace, notes=notes)
+    return Planned(**vars(found), setting=setting, aim=aim, origin=origin, notes=notes)
 
 
 def check_config(
@@ -146,7 +147,7 @@ def serve(
         raise ValueError("give concurrencies (closed loop) or a rate (open loop), not both")
     asked = scenario_of(scenario)
     policy = get_policy(policy)
-    setting, misses_of, trace, notes = asked.resolve("baseline", policy)
+    setting, misses_of, origin, notes = asked.resolve("baseline", policy)
     rows = serve_all(
         setting,
         misses_of,
@@ -162,24 +163,29 @@ def serve(
         range_ratio=range_ratio,
         seed=seed,
     )
-    return Serving(_of(trace, rows), setting, trace, notes)
+    return Serving(_of(origin, rows), setting, origin, notes)
 
 
 def reproduce(
     trace: OneTrace | None = None,
     *,
     policy: str | Policy = "lru",
+    engine: str | None = None,
     progress: Progress | None = None,
 ) -> pd.DataFrame:
     """Redo published figures, a row each: `what, published, ours, error, how, gap, source`, then
     `trace, provenance`.
 
-    `trace`: whose misses are replayed (None: the bundled sample). `progress` gets the name of each
+    `trace`: whose misses are replayed (None: the bundled sample). `engine`: a release for all
+    figures (None: that of each figure). `progress` gets the name of each
     figure before it is computed, some minutes for all.
     """
     opened = as_trace(trace)
-    return _of(opened, table(list(redo(opened, get_policy(policy), progress))))
+    return _of(
+        Origin.of(opened),
+        table(list(redo(opened, get_policy(policy), progress, engine))),
+    )
 
 
-def _of(trace: Trace, rows: pd.DataFrame) -> pd.DataFrame:
-    return rows.assign(trace=trace.name, provenance=trace.metadata.provenance)
+def _of(origin: Origin, rows: pd.DataFrame) -> pd.DataFrame:
+    return rows.assign(trace=origin.name, provenance=origin.provenance)
