@@ -20,7 +20,7 @@ from hisparse_sim.simulator.serving.latency import (
     KernelCost,
     Link,
     load_link,
-    measured_points,
+    measured_swap_ins,
     swap_in_us,
 )
 from hisparse_sim.simulator.serving.profiles import ProfileError, read_profiles
@@ -219,7 +219,7 @@ def test_predicts_points_and_traces_not_fitted(kernel):
 
 
 def test_shipped_points_are_those_measured() -> None:
-    shipped = measured_points()
+    shipped = measured_swap_ins()
     rows = pd.DataFrame(read_rows(RESULTS / "swap-in-h200.json"))
     assert len(shipped) == len(rows) == 120
     pd.testing.assert_frame_equal(shipped, rows[list(shipped)], atol=0.001, check_dtype=False)

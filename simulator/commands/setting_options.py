@@ -12,12 +12,13 @@ import click
 
 from hisparse_sim.simulator.serving.engines import ENGINES, NEWEST, load_engine
 from hisparse_sim.simulator.serving.scenario import Scenario
-from hisparse_sim.traces.commands.options import combined, open_traces, provenance_option
+from hisparse_sim.traces.commands.options import combined, in_options, open_traces, provenance_option
 from hisparse_sim.traces.terminal import note
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from hisparse_sim.simulator.serving.missing import Origin
     from hisparse_sim.traces import Trace
 
 kv_dtype_option = click.option(
@@ -108,7 +109,9 @@ host_options = combined(
 )
 deployment_options = combined(
     click.option("--model", default=Scenario.model, show_default=True, help="Model profile."),
-    click.option("--hardware", default=Scenario.hardware, show_default=True, help="Machine profile."),
+    click.option(
+        "--hardware", default=Scenario.hardware, show_default=True, help="Machine profile."
+    ),
     click.option(
         "--layout",
         type=click.Choice(["dp8-tp8", "dp8-ep8", "tp8", "dp16-ep16"]),
@@ -164,10 +167,18 @@ deployment_options = combined(
         help="Compute times.  [default: the shipped table, else a roofline]",
     ),
     click.option(
-        "--prompt", type=click.IntRange(1), default=Scenario.prompt, show_default=True, help="Tokens."
+        "--prompt",
+        type=click.IntRange(1),
+        default=Scenario.prompt,
+        show_default=True,
+        help="Tokens.",
     ),
     click.option(
-        "--output-len", type=click.IntRange(1), default=Scenario.output_len, show_default=True, help="Tokens."
+        "--output-len",
+        type=click.IntRange(1),
+        default=Scenario.output_len,
+        show_default=True,
+        help="Tokens.",
     ),
     trace_options,
     click.option(
@@ -187,17 +198,20 @@ def one_trace(traces: tuple[str, ...], provenance: str | None) -> Trace:
 
 
 def asked(options: dict[str, Any]) -> dict[str, Any]:
-    """The options of a scenario as its functions take them: the trace is open."""
+    """The options of a scenario as its functions take them: the trace is open, if one is needed."""
     if options["step_times"] == "aiconfigurator":
         note("asking AIConfigurator for a table", options["quiet"])
-    trace = one_trace(options["traces"], options["provenance"])
-    return given(options) | {"trace": trace}
+    if options["miss_curve"] is not None:
+        if options["traces"]:
+            raise click.UsageError("give --trace or --miss-curve, not both: misses come from one")
+        return given(options)
+    return given(options) | {"trace": one_trace(options["traces"], options["provenance"])}
 
 
 def say(notes: Iterable[str], quiet: bool) -> None:
     """Print what a reader of the result must know."""
     for each in notes:
-        note(f"note: {each}", quiet)
+        note("note: " + in_options(each, click.get_current_context().command), quiet)
 
 
 def given(options: dict[str, Any]) -> dict[str, Any]:
@@ -207,7 +221,7 @@ def given(options: dict[str, Any]) -> dict[str, Any]:
 
 def write(
     rows: pd.DataFrame,
-    trace: Trace,
+    origin: Origin,
     options: dict[str, Any],
     form: str,
     output: Path | None,
@@ -216,20 +230,20 @@ def write(
     """Write rows with what is needed to compute them again."""
     from hisparse_sim.simulator.views.tables import stamped, write_rows
 
-    digests = {trace.name: trace.sha256}
+    digests = {origin.name: origin.sha256}
     write_rows(stamped(rows, digests, seed, given(options)), form, output)
 
 
 def write_document(
-    found: dict[str, Any], trace: Trace, options: dict[str, Any], output: Path | None
+    found: dict[str, Any], origin: Origin, options: dict[str, Any], output: Path | None
 ) -> None:
     """Write a JSON object, with what is needed to compute it again first."""
     from hisparse_sim.simulator.views import tables
 
     stamp = {
-        "trace": trace.name,
-        "provenance": trace.metadata.provenance,
-        "trace_sha256": trace.sha256,
+        "trace": origin.name,
+        "provenance": origin.provenance,
+        "trace_sha256": origin.sha256,
         "parameters": {k: v for k, v in given(options).items() if v is not None},
         "version": version("hisparse-sim"),
     }

@@ -109,7 +109,7 @@ class Link:
         )
 
 
-def measured_points() -> pd.DataFrame:
+def measured_swap_ins() -> pd.DataFrame:
     """What the figures of h200-pcie5 were fitted to: medians on an H200, one layer and step.
 
     Columns: batch, misses (of each request), buffer, entry_bytes, sglang_us (the engine's kernel,

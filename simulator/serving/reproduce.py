@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from hisparse_sim.policies import Policy
 from hisparse_sim.simulator.serving import profiles
 from hisparse_sim.simulator.serving.deployment import Deployment, rank_weight_bytes
 from hisparse_sim.simulator.serving.engines import NEWEST, load_engine
@@ -90,7 +91,7 @@ def _memory(entry: Mapping[str, Any]) -> tuple[float, str]:
 class _Runs:
     """Serving runs of one trace, each made once."""
 
-    def __init__(self, trace: Trace, policy: str, engine: str | None = None) -> None:
+    def __init__(self, trace: Trace, policy: str | Policy, engine: str | None = None) -> None:
         self.engine = engine  # None: that of each figure
         self.misses: Callable[[int], LayerMisses] = cache(
             lambda size: layer_misses(trace, policy, size)
@@ -206,7 +207,7 @@ class _Runs:
 
 def reproduce(
     trace: Trace | None = None,
-    policy: str = "lru",
+    policy: str | Policy = "lru",
     progress: Progress | None = None,
     engine: str | None = None,
 ) -> Iterator[Reproduced]:
@@ -260,7 +261,7 @@ def table(rows: list[Reproduced]) -> pd.DataFrame:
     )
 
 
-def throughput_curves(trace: Trace, policy: str = "lru") -> pd.DataFrame:
+def throughput_curves(trace: Trace, policy: str | Policy = "lru") -> pd.DataFrame:
     """Our rates for 32k/8k on 8 x H200, as rows of `serve`: columns mode, load, tokens_per_s."""
     runs = _Runs(trace, policy)
     lines = (  # name, mode, pool in GiB, engine
