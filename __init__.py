@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hisparse_sim.policies import POLICIES, Policy
+    from hisparse_sim.simulator.mrc import mrc
     from hisparse_sim.simulator.replay import Replay, Sweep, replay, sweep
     from hisparse_sim.simulator.views.locality_view import locality
     from hisparse_sim.traces import TraceError, open_trace, sample_path
@@ -22,6 +23,7 @@ __all__ = [
     "Sweep",
     "TraceError",
     "locality",
+    "mrc",
     "open_trace",
     "replay",
     "sample_path",
@@ -34,6 +36,7 @@ _ROOM_OF = {
     "Replay": "simulator.replay",
     "Sweep": "simulator.replay",
     "locality": "simulator.views.locality_view",
+    "mrc": "simulator.mrc",
     "replay": "simulator.replay",
     "sweep": "simulator.replay",
     "TraceError": "traces",

@@ -102,6 +102,12 @@ def _compiled_prefetch(array: Any, index: Any) -> Any:
     return ask
 
 
+@hook
+def signed(number: Any) -> int:
+    """Return an unsigned number as a signed one. Compiled code adds the two as floats."""
+    return int(np.int64(number))
+
+
 # --- bits -------------------------------------------------------------------------------------
 
 
@@ -121,7 +127,7 @@ def _count_ones(typing_context: Any, word: Any) -> Any:
 @overload(count_ones, inline="always")
 def _compiled_count_ones(word: Any) -> Any:
     def count(word: Any) -> int:
-        return _count_ones(word)  # type: ignore[call-arg, no-any-return]
+        return _count_ones(word)  # type: ignore[call-arg]
 
     return count
 

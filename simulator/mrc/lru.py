@@ -27,7 +27,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from hisparse_sim.policies.hook import count_ones, hook
+from hisparse_sim.policies.hook import count_ones, hook, signed
 from hisparse_sim.policies.policy import Indices, Positions, Words
 from hisparse_sim.simulator.replay.kernel import Rows
 from hisparse_sim.traces.demand import Longs
@@ -110,8 +110,8 @@ def count(
     """Add the misses of the rows from `begin` to `end`, of which all before were counted."""
     for now in range(begin, end):
         row = rows.positions[rows.offsets[now] : rows.offsets[now + 1]]
-        length = np.int64(rows.seq_len[now])
-        larger = min(length, most + 1)  # buffers from here on miss nothing, or are not asked for
+        length = signed(rows.seq_len[now])
+        larger = int(min(length, most + 1))  # buffers from here on miss nothing, or are not asked for
         if len(outgrown.row) > 0 and now > 0:
             for size in range(rows.seq_len[now - 1], larger):
                 outgrown.row[size - outgrown.least] = now
@@ -159,7 +159,7 @@ def _enter(stack: Stack, row: Positions, newest: np.uint32) -> tuple[int, int]:
         stack.entered[older] = time
         older += np.uint32(last < before)
         time += np.uint32(1)
-    return np.int64(time) - np.int64(start), np.int64(older)
+    return signed(time) - signed(start), signed(older)
 
 
 @hook
@@ -198,12 +198,12 @@ def _count_older(
             continue
         word = time >> np.uint32(6)
         later = (stack.top[word] >> np.uint64(time & np.uint32(63))) >> one
-        hits_from = np.int64(stack.above[word]) + count_ones(later) + 1
-        hits_from = min(hits_from, np.int64(len(change)) - 1)
+        hits_from = signed(stack.above[word]) + count_ones(later) + 1
+        hits_from = min(hits_from, len(change) - 1)
         if len(outgrown.row) > 0:
-            started = np.int64(seq_len[outgrown.last_row[position]])  # larger ones started later
+            started = signed(seq_len[outgrown.last_row[position]])  # larger ones started later
             hits_from = min(hits_from, started)
-            again = _kept_from(outgrown, np.int64(position), started, larger)
+            again = _kept_from(outgrown, signed(position), started, larger)
             if started < again:
                 change[started] += 1
                 change[again] -= 1
@@ -213,7 +213,7 @@ def _count_older(
     for i in range(older):
         time = stack.older[i]
         stack.top[time >> np.uint32(6)] &= ~(one << np.uint64(time & np.uint32(63)))
-    return np.int64(firsts)
+    return signed(firsts)
 
 
 @hook
@@ -221,7 +221,7 @@ def _give_new_times(stack: Stack) -> None:
     """Number the times of all positions from one word on, and the row before behind them."""
     one = np.uint64(1)
     begin, length = stack.row[0], stack.row[1] - stack.row[0]
-    time = np.int64(_WORD)
+    time = _WORD
     for word in range(1, begin // _WORD):
         bits = stack.top[word]
         stack.top[word] = np.uint64(0)
@@ -243,7 +243,7 @@ def _give_new_times(stack: Stack) -> None:
         stack.held[stack.row[0] + i] = position
         stack.last[position] = stack.row[0] + i
     # Few words to sum up in every step, but not too few: this would be called too often.
-    stack.row[2] = min(len(stack.held), 3 * time + 8 * len(stack.again))
+    stack.row[2] = int(min(len(stack.held), 3 * time + 8 * len(stack.again)))
 
 
 # --- starts ------------------------------------------------------------------------------------
@@ -256,16 +256,16 @@ def _count_first(
     """Count positions demanded for the first time: hits where they are still there from the
     start."""
     one = np.uint64(1)
-    total = np.int64(0)
+    total = 0
     for word in range(len(stack.seen)):
         stack.seen_below[word] = total
         total += count_ones(stack.seen[word])
     stack.seen_below[len(stack.seen)] = total
     seen = total + stack.seen_beyond[0]
-    least, sizes = np.int64(outgrown.least), len(outgrown.row)
+    least, sizes = outgrown.least, len(outgrown.row)
     for i in range(firsts):
-        position = np.int64(stack.first[i])
-        hits_from = np.int64(larger)
+        position = signed(stack.first[i])
+        hits_from = larger
         word = position // _WORD
         if word < len(stack.seen):
             below = stack.seen[word] & ((one << np.uint64(position % _WORD)) - one)
@@ -286,7 +286,7 @@ def _count_first(
                 outgrown.outside[min(position + 1 - least, sizes)] -= 1
         change[max(hits_from, filled_from)] -= 1
     for i in range(firsts):
-        position = np.int64(stack.first[i])
+        position = signed(stack.first[i])
         word = position // _WORD
         if word < len(stack.seen):
             stack.seen[word] |= one << np.uint64(position % _WORD)
@@ -302,7 +302,7 @@ def _seen(stack: Stack, number: int) -> int:
     for _ in range(number - stack.seen_below[word]):
         bits &= bits - np.uint64(1)
     lowest = count_ones((bits & (~bits + np.uint64(1))) - np.uint64(1))
-    return np.int64(word * _WORD + lowest)
+    return signed(word * _WORD + lowest)
 
 
 @hook

@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from hisparse_sim.policies.hook import signed
 from hisparse_sim.policies.policy import Indices, Positions
 from hisparse_sim.simulator.replay.kernel import Rows, next_demands
 from hisparse_sim.traces.demand import Longs
@@ -76,9 +77,9 @@ def count(rows: Rows, begin: int, end: int, levels: Levels, change: Longs) -> No
         newest = np.uint32(rows.seq_len[now] - 1)
         this = np.uint32(now + 1)
         # A buffer of so many slots is the largest that the request does not fit into.
-        deepest = np.uint32(min(len(held), np.int64(newest)))
-        top = np.uint32(min(levels.longest_row, np.int64(deepest)))
-        demands, missing = np.int64(0), np.int64(0)  # missing from every level
+        deepest = np.uint32(min(len(held), signed(newest)))
+        top = np.uint32(min(levels.longest_row, signed(deepest)))
+        demands, missing = 0, 0  # missing from every level
         for i in range(len(row)):
             demands += row[i] != newest
             missing += (row[i] != newest) & (inside[row[i]] == 0)
@@ -88,14 +89,14 @@ def count(rows: Rows, begin: int, end: int, levels: Levels, change: Longs) -> No
         left = demands - missing  # to be found further down
         soonest = np.uint32(never + np.uint32(1))
         first[soonest] = np.uint32(0)  # not none: the search for the soonest ends here
-        for level in range(top):
-            if due[level] == this:
-                change[np.uint32(level + 1)] -= 1
+        for near in range(top):
+            if due[near] == this:
+                change[np.uint32(near + 1)] -= 1
                 left -= 1
             else:
-                step = np.uint32(due[level])
-                following[held[level]] = first[step]
-                first[step] = held[level]
+                step = np.uint32(due[near])
+                following[held[near]] = first[step]
+                first[step] = held[near]
                 soonest = min(soonest, step)
         level = np.uint32(0)
         for i in range(len(row)):

@@ -34,7 +34,11 @@ def tidy_row(misses: Misses, accesses: int) -> dict[str, Any]:
 
 def tidy_rows(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     """Return result rows as a table; the column `unit` stays if a trace counts no tokens."""
-    table = pd.DataFrame(list(rows))
+    return without_tokens(pd.DataFrame(list(rows)))
+
+
+def without_tokens(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the table without its column `unit` if all traces count tokens."""
     if "unit" in table and (table["unit"] == TOKEN).all():
         return table.drop(columns="unit")
     return table

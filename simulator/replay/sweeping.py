@@ -21,6 +21,9 @@ from hisparse_sim.traces import Demand, Part, Trace, open_trace
 from hisparse_sim.traces.terminal import printable
 
 BELADY = "belady"
+# One row of one position: what a loop is called with to be compiled.
+_ONE = np.zeros(1, np.int32)
+TINY = Demand("", 0, 1, _ONE, _ONE + 2, np.array([0, 1]), _ONE)
 
 
 class Run(NamedTuple):
@@ -194,7 +197,7 @@ def sweep(
     workers = jobs or available_cores()
     tasks = _tasks(pieces, runs, start, seed, steps, workers)
     if tasks:
-        _prepare(runs)
+        prepare(run.policy for run in runs)
     if executor is not None:
         _execute(tasks, executor, store, progress)
     else:
@@ -263,12 +266,10 @@ def _tasks(
     ]
 
 
-def _prepare(runs: list[Run]) -> None:
-    """Compile every loop now, so that neither threads nor rates wait for a compiler."""
-    row = np.zeros(1, np.int32)
-    tiny = Demand("", 0, 1, row, row + 2, np.array([0, 1]), row)
-    for policy in dict.fromkeys(run.policy for run in runs):
-        replay_part(tiny, policy, 1)
+def prepare(policies: Iterable[Policy]) -> None:
+    """Compile their loops now, so that neither threads nor rates wait for a compiler."""
+    for policy in dict.fromkeys(policies):
+        replay_part(TINY, policy, 1)
 
 
 def _execute(
