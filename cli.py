@@ -15,7 +15,7 @@ _COMMANDS = {
     "curve": (f"{_SIMULATOR}.sweep:curve", "Draw misses per step, or their time, over a rolling window."),
     "gpu": (f"{_GPU}.gpu:gpu", "Replay and measure on an NVIDIA GPU."),
     "mrc": (f"{_SIMULATOR}.mrc:mrc", "Misses at every buffer size, in one pass."),
-    "policies": (f"{_SIMULATOR}.sweep:list_policies", "List the policies, one line each."),
+    "policies": (f"{_SIMULATOR}.policies:list_policies", "List the policies, one line each."),
     "plan": (f"{_SIMULATOR}.deployment:plan", "Choose device_buffer_size and host_to_device_ratio."),
     "report": (f"{_SIMULATOR}.report:report", "One HTML page of what was found."),
     "reproduce": (f"{_SIMULATOR}.deployment:reproduce", "Redo published figures."),

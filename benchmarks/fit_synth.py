@@ -5,7 +5,7 @@
 Each profile has as many free parameters as figures to fit, or fewer; damped Gauss-Newton steps in
 the logarithm of the parameters, always with the same random numbers, on a few layers. The
 parameters found are then measured on all layers, and everything published is put beside what
-landed, the figures that took no part in the fit included.
+achieved, the figures that took no part in the fit included.
 """
 
 import json
@@ -170,9 +170,9 @@ def fit(task: Task, layers: Sequence[int], rounds: int = 6) -> Profile:
         return replace(task.profile, parameters=replace(task.profile.parameters, **values))
 
     def errors(logs: Vector) -> Vector:
-        landed = measure(with_values(logs), layers, figures)
+        achieved = measure(with_values(logs), layers, figures)
         aims = np.array([figure.published for figure in figures])
-        logs_apart: Vector = np.log(landed / aims)
+        logs_apart: Vector = np.log(achieved / aims)
         return logs_apart
 
     logs = np.log([getattr(task.profile.parameters, name) for name in task.free])
@@ -204,14 +204,14 @@ def measure(profile: Profile, layers: Sequence[int], figures: Sequence[Figure]) 
     return np.array([figure.measure(parts) for figure in figures])
 
 
-def landed(task: Task, profile: Profile) -> Profile:
+def achieved(task: Task, profile: Profile) -> Profile:
     """Return the profile with its fit: all figures over all layers they are about."""
     values = measure(profile, task.layers, task.figures)
     figures = [
         {
             "figure": figure.name,
             "published": figure.published,
-            "landed": round(float(value), 3),
+            "achieved": round(float(value), 3),
             "fitted": figure.fitted,
         }
         for figure, value in zip(task.figures, values, strict=True)
@@ -252,10 +252,10 @@ def main(names: Sequence[str]) -> None:
         profile = fit(task, some)
         if len(some) < len(task.layers):
             profile = fit(corrected(task, profile, some), some, rounds=3)
-        profile = landed(task, profile)
+        profile = achieved(task, profile)
         for row in profile.fit["figures"]:
             kind = "fitted" if row["fitted"] else "held out"
-            print(f"  {row['figure']:42} {row['published']:8} {row['landed']:8} {kind}")
+            print(f"  {row['figure']:42} {row['published']:8} {row['achieved']:8} {kind}")
         values = asdict(profile)
         del values["name"]
         shipped[name] = values

@@ -61,7 +61,7 @@ def miss_lines(traces: list[Trace], rows: pd.DataFrame, steps: tuple[int, int]) 
             100 * missed(own, f"reuse_{which}")[BUFFERS]
             for which in ("nearest", "distance", "farthest")
         )
-        swept = hs.sweep(trace, "lru", BUFFERS, "direct", regret=False, steps=steps).rows
+        swept = hs.sweep(trace, "lru", BUFFERS, "direct", compare_min=False, steps=steps).rows
         replayed = 100 * swept.set_index("buffer")["miss_rate"]
         cells = [
             f"{read[size]:.2f} [{low[size]:.2f}, {high[size]:.2f}], {replayed[size]:.2f}"

@@ -194,7 +194,7 @@ def run_sweep(trace: Trace, parts: list[Part], jobs: int) -> None:
         [trace],
         SWEEP_POLICIES,
         SWEEP_BUFFERS,
-        regret=False,
+        compare_min=False,
         jobs=jobs,
         requests=sorted({part.request for part in parts}),
         layers=sorted({part.layer for part in parts}),

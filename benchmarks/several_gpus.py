@@ -23,11 +23,11 @@ Series = dict[tuple[Any, ...], dict[int, Row]]
 
 
 def series(rows: list[Row]) -> Series:
-    """Rows by (what, item_bytes, batch, misses, buffer, host_pool), then by GPUs at once."""
+    """Rows by (what, entry_bytes, batch, misses, buffer, host_pool), then by GPUs at once."""
     found: Series = {}
     for row in rows:
         if row["what"] != "pools":
-            names = ("what", "item_bytes", "batch", "misses", "buffer", "host_pool")
+            names = ("what", "entry_bytes", "batch", "misses", "buffer", "host_pool")
             found.setdefault(tuple(row.get(name, 0) for name in names), {})[row["gpus"]] = row
     return found
 

@@ -18,14 +18,14 @@ import click
 from hisparse_sim.gpu_replay.bench.grid import compare, run_grid
 from hisparse_sim.gpu_replay.commands.gpu import HEADING, point_line
 from hisparse_sim.gpu_replay.harness.machine import describe_machine
-from hisparse_sim.gpu_replay.kernels.native import compile_native
+from hisparse_sim.gpu_replay.kernels.native_library import compile_native
 from hisparse_sim.gpu_replay.bench.results import read_machine, read_rows, write_result
 from hisparse_sim.gpu_replay.kernels.sglang import compile_sglang
 
 BATCHES = (1, 8, 32, 64)
 MISSES = (0, 64, 256, 512, 1024)
 BUFFERS = (2048, 4096, 6144)
-ITEM_BYTES = (1152, 656)
+ENTRY_BYTES = (1152, 656)
 
 Row = Mapping[str, Any]
 
@@ -80,8 +80,8 @@ def build_all(arch: str) -> None:
             for buffer in BUFFERS
             for skip_io in (False, True)
         ]
-        sizes = [(2048, buffer, item) for buffer in BUFFERS for item in ITEM_BYTES]
-        sizes += [(1, 1, item) for item in (*ITEM_BYTES, 16)]
+        sizes = [(2048, buffer, item) for buffer in BUFFERS for item in ENTRY_BYTES]
+        sizes += [(1, 1, item) for item in (*ENTRY_BYTES, 16)]
         jobs += [pool.submit(compile_native, *size, arch) for size in sizes]
         for job in jobs:
             job.result()
@@ -94,7 +94,7 @@ def judge(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         figures = [(figure(row), row) for row in rows if applies(row)]
         worst, row = (min if relation == ">=" else max)(figures, key=lambda pair: pair[0])
         met = sum(value >= bound if relation == ">=" else value <= bound for value, _ in figures)
-        place = {name: row[name] for name in ("batch", "misses", "buffer", "item_bytes")}
+        place = {name: row[name] for name in ("batch", "misses", "buffer", "entry_bytes")}
         line = {"promise": f"{what} {relation} {bound}", "worst": round(worst, 3), **place}
         promises.append({**line, "met": met, "points": len(figures)})
     return promises
@@ -106,7 +106,7 @@ def measure(repeats: int) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     build_all(machine["compute_capability"].replace(".", ""))
     rows = []
     click.echo(HEADING)
-    for row in run_grid(BATCHES, MISSES, BUFFERS, ITEM_BYTES, repeats=repeats):
+    for row in run_grid(BATCHES, MISSES, BUFFERS, ENTRY_BYTES, repeats=repeats):
         click.echo(point_line(row))
         rows.append(row)
     return machine, rows

@@ -23,7 +23,7 @@ Floats = NDArray[np.float64]
 
 def of_points(rows: list[dict[str, Any]], link: Link, kernel: str) -> tuple[Floats, Floats]:
     """Measured and predicted us of benchmark points."""
-    names = ("batch", "misses", "buffer", "item_bytes")
+    names = ("batch", "misses", "buffer", "entry_bytes")
     arguments = [np.array([row[name] for row in rows]) for name in names]
     measured = np.array([row[f"{kernel}_us"] for row in rows])
     return measured, swap_in_us(link, kernel, *arguments)
@@ -39,7 +39,7 @@ def of_traces(runs: list[dict[str, Any]], link: Link, kernel: str) -> tuple[Floa
             run["batch"],
             np.array(run["misses"]) / run["batch"],
             run["buffer"],
-            run["item_bytes"],
+            run["entry_bytes"],
             np.array(run["peak_misses"]),
         )
         for run in chosen

@@ -36,7 +36,7 @@ _COUNTERS = 4  # for each value of `due`; a power of two
 
 
 class State(NamedTuple):
-    next_demand: Indices  # [N] see Policy
+    next_access: Indices  # [N] see Policy
     due: Indices  # [B + 1] the next step that demands the slot; the last one takes what is absent
     slots_due: Indices  # [steps + 4, 4] slots per value of `due`: the sum of the four
     place: Indices  # [steps + 4] scratch: rank of the next slot with that value
@@ -51,14 +51,14 @@ def state(setup: Setup) -> State:
     size = setup.buffer_size
     due = np.full(size + 1, setup.steps + 2, np.int32)
     if setup.filled:
-        known = setup.first_demand[:size]
+        known = setup.first_access[:size]
         due[: len(known)] = known
         due[len(known) : size] = setup.steps + 1
     slots_due = np.zeros((setup.steps + 4, _COUNTERS), np.int32)
     slots_due[:, 0] = np.bincount(due[:size], minlength=setup.steps + 4)
     far = np.zeros((size + 7) // 8 * 8, np.uint8)
     return State(
-        next_demand=setup.next_demand,
+        next_access=setup.next_access,
         due=due,
         slots_due=slots_due,
         place=np.zeros(setup.steps + 4, np.int32),
@@ -130,17 +130,17 @@ def step(state: State, step: Step, now: int) -> None:
     slots_due[now] = 0
     last = np.int32(len(slots_due) - 4)
     farthest = np.int32(state.farthest[0])
-    next_demand = state.next_demand[step.first : step.first + len(step.row)]
-    for i in range(len(next_demand)):
-        finite = next_demand[i] if next_demand[i] <= last else np.int32(0)
+    next_access = state.next_access[step.first : step.first + len(step.row)]
+    for i in range(len(next_access)):
+        finite = next_access[i] if next_access[i] <= last else np.int32(0)
         farthest = max(farthest, finite)
     state.farthest[0] = farthest
-    for i in range(len(next_demand)):
-        due[step.slot[step.row[i]]] = next_demand[i]
+    for i in range(len(next_access)):
+        due[step.slot[step.row[i]]] = next_access[i]
         # Most are due in the very next step: a single counter would wait for itself.
-        slots_due[next_demand[i], i & (_COUNTERS - 1)] += 1
+        slots_due[next_access[i], i & (_COUNTERS - 1)] += 1
     for i in range(len(step.victims)):
-        due[step.victims[i]] = next_demand[step.places[i]]
+        due[step.victims[i]] = next_access[step.places[i]]
 
 
 BELADY = Policy(

@@ -15,7 +15,7 @@ from hisparse_sim.policies.policy import Indices, Policy, Setup, Slots, Step
 class State(NamedTuple):
     queue: Slots  # [a power of two >= B] a ring that holds every slot once, next victim at `head`
     head: npt.NDArray[np.int64]  # [1] counts up; the ring index is its remainder
-    demanded: Indices  # [B] the last step that demanded the slot
+    last_use: Indices  # [B] the last step that used the slot
     passed: Slots  # [B + 1] scratch: the demanded slots that the queue met in this step
 
 
@@ -26,7 +26,7 @@ def state(setup: Setup) -> State:
     return State(
         queue=queue,
         head=np.zeros(1, np.int64),
-        demanded=np.zeros(size, np.int32),
+        last_use=np.zeros(size, np.int32),
         passed=np.zeros(size + 1, np.uint16),
     )
 
@@ -37,7 +37,7 @@ def step(state: State, step: Step, now: int) -> None:
     if misses == 0:
         return
     for slot in step.hits:
-        state.demanded[slot] = now
+        state.last_use[slot] = now
     wrap = len(state.queue) - 1
     front = state.head[0]
     passed = 0
@@ -46,7 +46,7 @@ def step(state: State, step: Step, now: int) -> None:
         # Without a branch: which slots are demanded is hard to predict.
         slot = state.queue[front & wrap]
         front += 1
-        found = state.demanded[slot] == now
+        found = state.last_use[slot] == now
         state.passed[passed] = slot
         step.victims[taken] = slot
         passed += found
@@ -54,7 +54,7 @@ def step(state: State, step: Step, now: int) -> None:
     front -= passed
     for i in range(passed):
         state.queue[(front + i) & wrap] = state.passed[i]
-    back = front + len(state.demanded) - misses
+    back = front + len(state.last_use) - misses
     for i in range(misses):
         state.queue[(back + i) & wrap] = step.victims[i]
     state.head[0] = front

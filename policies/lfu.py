@@ -27,7 +27,7 @@ class State(NamedTuple):
     following: Nodes  # [B + steps + 2] towards the most recent
     preceding: Nodes  # likewise, towards the least recent
     counts: Nodes  # [B]
-    demanded: Indices  # [B] the last step that demanded the slot
+    last_use: Indices  # [B] the last step that used the slot
     waiting: Slots  # [B] what the last step demanded, in the order in which it touched them
     waits: Numbers  # [1] how many
     lowest: Numbers  # [1] the lists of lower counts are empty
@@ -41,7 +41,7 @@ def state(setup: Setup) -> State:
         following=nodes.copy(),
         preceding=nodes,
         counts=np.ones(size, np.uint32),
-        demanded=np.full(size, -1, np.int32),
+        last_use=np.full(size, -1, np.int32),
         waiting=np.zeros(size, np.uint16),
         waits=np.zeros(1, np.int64),
         lowest=np.ones(1, np.int64),
@@ -74,14 +74,14 @@ def _unlink(state: State, slot: int) -> None:
 
 @hook
 def step(state: State, step: Step, now: int) -> None:
-    counts, demanded, waiting, chosen = state.counts, state.demanded, state.waiting, state.chosen
+    counts, last_use, waiting, chosen = state.counts, state.last_use, state.waiting, state.chosen
     size = len(counts)
 
     linked = 0
     for slot in step.hits:  # without a branch, as below: what returns is hard to predict
         chosen[linked] = slot
-        linked += demanded[slot] != now - 1
-        demanded[slot] = now
+        linked += last_use[slot] != now - 1
+        last_use[slot] = now
         counts[slot] += 1
     for slot in chosen[:linked]:
         _unlink(state, slot)
@@ -89,7 +89,7 @@ def step(state: State, step: Step, now: int) -> None:
     passed = 0
     for slot in waiting[: state.waits[0]]:
         chosen[passed] = slot
-        passed += demanded[slot] != now
+        passed += last_use[slot] != now
     lowest = state.lowest[0]
     for slot in chosen[:passed]:
         _link(state, slot)
@@ -103,7 +103,7 @@ def step(state: State, step: Step, now: int) -> None:
         _unlink(state, victim)
         step.victims[i] = victim
         counts[victim] = 1
-        demanded[victim] = now
+        last_use[victim] = now
     state.lowest[0] = lowest
 
     hits, misses = len(step.hits), len(step.victims)

@@ -23,7 +23,7 @@ from hisparse_sim.policies.policy import Indices, Policy, Setup, Slots, Step
 
 class State(NamedTuple):
     order: Slots  # [B] next victim first, safest last
-    demanded: Indices  # [B] the last step that demanded the slot
+    last_use: Indices  # [B] the last step that used the slot
     evictable: Slots  # [B + LANES] scratch: the slots that this step does not demand, in order
     hits: Slots  # [B + LANES] scratch: those that it does
 
@@ -32,7 +32,7 @@ def state(setup: Setup) -> State:
     size = setup.buffer_size
     return State(
         order=np.arange(size, dtype=np.uint16),
-        demanded=np.zeros(size, np.int32),
+        last_use=np.zeros(size, np.int32),
         evictable=np.zeros(size + LANES, np.uint16),
         hits=np.zeros(size + LANES, np.uint16),
     )
@@ -42,8 +42,8 @@ def state(setup: Setup) -> State:
 def step(state: State, step: Step, now: int) -> None:
     order, evictable = state.order, state.evictable
     for slot in step.hits:
-        state.demanded[slot] = now
-    split(order, state.demanded, now, evictable, state.hits)
+        state.last_use[slot] = now
+    split(order, state.last_use, now, evictable, state.hits)
     misses, hits = len(step.victims), len(step.hits)
     untouched = len(order) - misses - hits
     copy(step.victims, evictable[:misses])

@@ -15,7 +15,7 @@ next; empty slots first. A most-recently-used policy, whole:
     from hisparse_sim.policies.policy import Indices
 
     class State(NamedTuple):
-        demanded: Indices  # [B] kept by the lifted hook: the last step that demanded the slot
+        last_use: Indices  # [B] kept by the lifted hook: the last step that used the slot
         used: npt.NDArray[np.int64]  # [B + 1] when each slot was used; the last is the clock
 
     def state(setup: Setup) -> State:
@@ -30,8 +30,8 @@ next; empty slots first. A most-recently-used policy, whole:
     @hook
     def evict(state: State, now: int) -> int:
         chosen = -1
-        for slot in range(len(state.demanded)):
-            if state.demanded[slot] != now:  # else this step demands it
+        for slot in range(len(state.last_use)):
+            if state.last_use[slot] != now:  # else this step demands it
                 if chosen < 0 or state.used[slot] > state.used[chosen]:
                     chosen = slot
         return chosen
@@ -60,18 +60,18 @@ def lift(
     """Return the step hook that calls three hooks token by token.
 
     `touch(state, slot, position)` reports a hit. `evict(state, now)` returns a slot whose
-    `state.demanded` is not `now`. `insert(state, slot, position)` reports a fetched position, after
+    `state.last_use` is not `now`. `insert(state, slot, position)` reports a fetched position, after
     its slot was emptied. All three must be marked with `hook`. The state must have a field
-    `demanded`, int32 [B], zeros at the start, which only the lifted hook writes.
+    `last_use`, int32 [B], zeros at the start, which only the lifted hook writes.
     """
 
     @hook
     def step(state: Any, step: Step, now: int) -> None:
         for slot in step.hits:
-            state.demanded[slot] = now
+            state.last_use[slot] = now
         for slot in step.hits:
             touch(state, slot, step.token[slot])
-        size = len(state.demanded)
+        size = len(state.last_use)
         empty = len(step.slot) - 1
         # Slots are filled in their order, so a full last one spares the search.
         free = 0 if step.token[size - 1] == empty else size
@@ -83,7 +83,7 @@ def lift(
                 free += 1
             else:
                 victim = evict(state, now)
-            state.demanded[victim] = now
+            state.last_use[victim] = now
             step.victims[i] = victim
             insert(state, victim, step.missed[i])
 

@@ -43,8 +43,12 @@ class Setup(NamedTuple):
     steps: int  # rows of the (request, layer); `now` counts them from 1
     filled: bool  # True: slot i holds position i; False: every slot is empty
     seed: int  # 64 bits, distinct for every (seed, request, layer, buffer_size)
-    next_demand: Indices  # [N] see `needs_future`; empty otherwise
-    first_demand: Indices  # [T] likewise
+    next_access: Indices  # [N] see `needs_future`; empty otherwise
+    first_access: Indices  # [T] likewise
+
+
+class PolicyError(ValueError):
+    """A policy that cannot be found, compiled or replayed: one sentence that says what to mend."""
 
 
 @dataclass(frozen=True)
@@ -57,10 +61,10 @@ class Policy:
     victim before the next. Empty slots come first, in slot order. `now` is the number of the step,
     counted from 1 and growing by one.
 
-    With `needs_future` the setup carries `next_demand`: for each of the N positions the `now` of
+    With `needs_future` the setup carries `next_access`: for each of the N positions the `now` of
     the next step that demands the same position (`steps + 1` if none does), not counting demands of
     a position while it is the newest token; an entry that is itself such a demand holds
-    `steps + 3`. `first_demand` is the same for every position as seen from before the first step.
+    `steps + 3`. `first_access` is the same for every position as seen from before the first step.
     `steps + 2` is free for empty slots.
     """
 
@@ -70,3 +74,4 @@ class Policy:
     state: Callable[[Setup], Any]
     step: Callable[[Any, Step, int], None]
     needs_future: bool = False
+    seeded: bool = False  # its misses depend on the seed

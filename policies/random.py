@@ -17,7 +17,7 @@ from hisparse_sim.policies.policy import Indices, Policy, Setup, Slots, Step, Wo
 class State(NamedTuple):
     random: Words  # [1] the generator
     filled: Indices  # [1] slots in use; the others are the highest
-    demanded: Indices  # [B] the last step that demanded the slot
+    last_use: Indices  # [B] the last step that used the slot
     free: Slots  # [B] scratch: the slots that the step does not demand
 
 
@@ -26,7 +26,7 @@ def state(setup: Setup) -> State:
     return State(
         random=np.array([setup.seed], np.uint64),
         filled=np.array([size if setup.filled else 0], np.int32),
-        demanded=np.zeros(size, np.int32),
+        last_use=np.zeros(size, np.int32),
         free=np.zeros(size, np.uint16),
     )
 
@@ -46,21 +46,21 @@ def step(state: State, step: Step, now: int) -> None:
     misses = len(step.victims)
     if misses == 0:
         return
-    size = len(state.demanded)
+    size = len(state.last_use)
     taken = 0
     while taken < misses and state.filled[0] < size:
         step.victims[taken] = state.filled[0]
-        state.demanded[state.filled[0]] = now
+        state.last_use[state.filled[0]] = now
         state.filled[0] += 1
         taken += 1
     if taken == misses:
         return
     for slot in step.hits:
-        state.demanded[slot] = now
+        state.last_use[slot] = now
     free = 0
     for slot in range(size):
         state.free[free] = slot
-        free += state.demanded[slot] != now
+        free += state.last_use[slot] != now
     while taken < misses:
         drawn = _draw(state.random) % np.uint64(free)
         free -= 1
@@ -75,4 +75,5 @@ RANDOM = Policy(
     reference="splitmix64: Steele, Lea and Flood 2014, doi:10.1145/2714064.2660195",
     state=state,
     step=step,
+    seeded=True,
 )

@@ -61,7 +61,7 @@ def test_jsonl_is_one_object_a_line_with_the_agreed_columns() -> None:
     assert [row["layer"] for row in rows] == [4, 9, 14, 19, 24, 29]
     agreed = (
         "trace provenance request layer policy buffer start steps accesses misses miss_rate "
-        "misses_per_step p50 p95 max regret"
+        "misses_per_step p50 p95 max excess_over_min"
     ).split()
     assert list(rows[0])[: len(agreed)] == agreed
     assert rows[0]["trace"] == "sample"

@@ -17,7 +17,7 @@ def swept(tmp_path_factory: pytest.TempPathFactory) -> hs.Sweep:
     parts = [drift(request="a", layer=layer, steps=40) for layer in (0, 1)]
     parts.append(drift(request="b", steps=30, first_step=2))
     path = write_trace(tmp_path_factory.mktemp("curve") / "t.parquet", parts, metadata())
-    return hs.sweep(path, ["lru", "fifo"], [8, 16], regret=False)
+    return hs.sweep(path, ["lru", "fifo"], [8, 16], compare_min=False)
 
 
 def smoothed(swept: hs.Sweep, piece: int, window: int, skip: int = 0) -> dict[int, float]:

@@ -64,7 +64,7 @@ def test_totals_count_nothing_twice(swept: hs.Sweep) -> None:
     whole = hs.sweep(swept.pieces[0].trace, ["lru", "fifo", "belady"], [8, 16, 24]).rows
     found = totals(rows).merge(whole, on=["policy", "buffer"], suffixes=("", "_whole"))
     assert len(found) == 9
-    for column in ("steps", "accesses", "misses", "miss_rate", "misses_per_step", "regret"):
+    for column in ("steps", "accesses", "misses", "miss_rate", "misses_per_step", "excess_over_min"):
         np.testing.assert_allclose(found[column], found[f"{column}_whole"])
     with pytest.raises(ValueError, match="lack accesses"):
         totals(rows.drop(columns="accesses"))
@@ -82,7 +82,7 @@ def test_miss_ratio_has_a_line_per_policy(swept: hs.Sweep) -> None:
     assert axes.figure.get_supxlabel() == "synthetic trace t"
 
 
-def test_bars_carry_the_regret(swept: hs.Sweep) -> None:
+def test_bars_carry_the_excess(swept: hs.Sweep) -> None:
     axes: Any = figures.policy_bars(swept.rows)
     sums = totals(swept.rows)
     assert [len(bars) for bars in axes.containers] == [3, 3, 3]
@@ -94,10 +94,10 @@ def test_bars_carry_the_regret(swept: hs.Sweep) -> None:
     assert texts == [
         f"{100 * value:+.0f}%"
         for policy in ("lru", "fifo", "belady")
-        for value in sums[sums["policy"] == policy]["regret"]
+        for value in sums[sums["policy"] == policy]["excess_over_min"]
     ]
     assert len({bars[0].get_hatch() for bars in axes.containers[:2]}) == 2
-    without: Any = figures.policy_bars(swept.rows.assign(regret=float("nan")))
+    without: Any = figures.policy_bars(swept.rows.assign(excess_over_min=float("nan")))
     assert "optimum" not in without.get_title(loc="left")
     assert {text.get_text() for text in without.texts} == {""}
 
@@ -147,7 +147,7 @@ def test_throughput_draws_closed_loops() -> None:
     }
     assert lines == {"baseline": ([8, 16], [10, 20]), "hisparse": ([8, 16], [15, 40])}
     assert axes.get_ylabel() == "output tokens per second"
-    with pytest.raises(ValueError, match="--concurrency"):
+    with pytest.raises(ValueError, match="`concurrencies`"):
         figures.throughput(SERVED[SERVED["load"] == "2/s"])
     with pytest.raises(ValueError, match="missing: mode"):
         figures.throughput(SERVED.drop(columns="mode"))

@@ -58,7 +58,7 @@ GOLDEN: dict[tuple[str, str, int], int] = {
 
 @pytest.mark.parametrize("start", ["staged", "direct"])
 def test_miss_counts_on_the_sample(start: str) -> None:
-    rows = sweep([sample_path()], list(POLICIES), [2048, 4096, 6144], start, regret=False).rows
+    rows = sweep([sample_path()], list(POLICIES), [2048, 4096, 6144], start, compare_min=False).rows
     found = {
         (policy, start, int(buffer)): int(misses)
         for policy, buffer, misses in zip(rows.policy, rows.buffer, rows.misses, strict=True)

@@ -108,10 +108,10 @@ def test_index_types(kernel, lens, requests):
         replayer.verify(step, replayer.expect_step(step))
 
 
-@pytest.mark.parametrize("item_bytes", [656, 1152])
-def test_item_sizes(kernel, item_bytes):
+@pytest.mark.parametrize("entry_bytes", [656, 1152])
+def test_entry_sizes(kernel, entry_bytes):
     batch = Batch((tuple(drift(seed, 400) for seed in range(4)),), 60)
-    assert agree(kernel, batch, 128, item_bytes=item_bytes) > 0
+    assert agree(kernel, batch, 128, entry_bytes=entry_bytes) > 0
 
 
 def test_native_takes_ragged_rows_and_odd_buffers():
@@ -174,7 +174,7 @@ def test_largest_buffer_and_wide_rows():
     rng = np.random.default_rng(0)
     rows = [np.sort(rng.permutation(60000)[:2048]) for _ in range(6)]
     batch = Batch(((make_traces.demand(rows, 60001),),), 6)
-    replayer = Replayer(native, batch, buffer=32767, top_k=2048, item_bytes=16, check=True)
+    replayer = Replayer(native, batch, buffer=32767, top_k=2048, entry_bytes=16, check=True)
     replayer.capture()
     for step in range(6):
         replayer.load_step(step)

@@ -45,7 +45,7 @@ def test_hand_worked() -> None:
     assert found.reuse_farthest == {3: 4 / 11, 4: 1 / 11, 5: 1 / 11}
     assert found.reuse_interval == {2: 4 / 11, 4: 2 / 11}
     assert (found.reuse_p50, found.reuse_p90) == (1, 4)
-    assert found.first_demands == 5 / 11
+    assert found.first_accesses == 5 / 11
     assert found.sink_share == 10 / 11  # all but position 9
     assert found.recent_share == 1.0  # ages up to 12
     assert found.newest_share == 0  # 9 was the newest token at seq_len 10, two steps before
@@ -113,7 +113,7 @@ def plain(demand: Demand) -> dict[str, object]:
         },
         "reuse_p50": quantiles[0],
         "reuse_p90": quantiles[1],
-        "first_demands": first / max(1, accesses),
+        "first_accesses": first / max(1, accesses),
         "sink_share": sinks / max(1, accesses),
         "recent_share": recent / max(1, accesses),
         "newest_share": sum(age == 0 for age in ages) / max(1, accesses),
@@ -293,7 +293,7 @@ def test_the_sample_misses_what_it_replays() -> None:
     trace = hs.open_trace(hs.sample_path())
     rows = hs.locality(trace, layers=[9, 24])
     buffers = [2048, 4096, 6144]
-    swept = hs.sweep(trace, "lru", buffers, "direct", regret=False, layers=[9, 24]).rows
+    swept = hs.sweep(trace, "lru", buffers, "direct", compare_min=False, layers=[9, 24]).rows
     replayed = swept["miss_rate"].to_numpy()
     measures = ("reuse_nearest", "reuse_distance", "reuse_farthest")
     low, read, high = (missed(rows, measure)[buffers].to_numpy() for measure in measures)

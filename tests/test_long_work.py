@@ -110,7 +110,7 @@ CHANGES = {
     "seed": {"seed": 1},
     "start": {"start": "direct"},
     "steps": {"steps": (0, 50)},
-    "buffer": {"buffer_sizes": [12]},
+    "buffer": {"buffers": [12]},
 }
 
 
@@ -118,7 +118,7 @@ CHANGES = {
 def test_work_under_other_settings_is_not_taken(
     path: Path, tmp_path: Path, change: dict[str, object]
 ) -> None:
-    settings = {"policies": ["random"], "buffer_sizes": [16], "keep": tmp_path / "kept"}
+    settings = {"policies": ["random"], "buffers": [16], "keep": tmp_path / "kept"}
     hs.sweep(path, **settings)  # type: ignore[arg-type]
     changed = {**settings, **change}
     expected = hs.sweep(path, **{**changed, "keep": None})  # type: ignore[arg-type]
@@ -173,10 +173,10 @@ def test_another_file_of_that_name_is_left_alone(path: Path, tmp_path: Path, the
 
 def test_a_policy_of_the_user_is_replayed_anew(path: Path, tmp_path: Path) -> None:
     keep = tmp_path / "kept"
-    hs.sweep(path, "fifo", 16, regret=False, keep=keep)
+    hs.sweep(path, "fifo", 16, compare_min=False, keep=keep)
     mine = Policy("fifo", "", "", POLICIES["lru"].state, POLICIES["lru"].step)
-    found = hs.sweep(path, mine, 16, regret=False, keep=keep)
-    expected = hs.sweep(path, "lru", 16, regret=False)
+    found = hs.sweep(path, mine, 16, compare_min=False, keep=keep)
+    expected = hs.sweep(path, "lru", 16, compare_min=False)
     assert found.rows["misses"].tolist() == expected.rows["misses"].tolist()
 
 

@@ -17,7 +17,7 @@ from hisparse_sim.simulator.replay import replay_part
 
 
 class State(NamedTuple):
-    demanded: Indices
+    last_use: Indices
     used: NDArray[np.int64]  # [B + 1] when each slot was used; the last is the clock
     times: NDArray[np.int64]  # [B] how often
 
@@ -46,8 +46,8 @@ def insert(state: State, slot: int, position: int) -> None:
 @hook
 def most_recent(state: State, now: int) -> int:
     chosen = -1
-    for slot in range(len(state.demanded)):
-        if state.demanded[slot] != now and (chosen < 0 or state.used[slot] > state.used[chosen]):
+    for slot in range(len(state.last_use)):
+        if state.last_use[slot] != now and (chosen < 0 or state.used[slot] > state.used[chosen]):
             chosen = slot
     return chosen
 
@@ -55,8 +55,8 @@ def most_recent(state: State, now: int) -> int:
 @hook
 def least_frequent(state: State, now: int) -> int:
     chosen = -1
-    for slot in range(len(state.demanded)):
-        if state.demanded[slot] != now and (
+    for slot in range(len(state.last_use)):
+        if state.last_use[slot] != now and (
             chosen < 0
             or state.times[slot] < state.times[chosen]
             or (state.times[slot] == state.times[chosen] and state.used[slot] < state.used[chosen])

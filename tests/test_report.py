@@ -65,11 +65,11 @@ def test_the_answer_holds_the_figures_of_the_rows(files: list[Path]) -> None:
     sums = totals(results[0].rows).set_index(["policy", "buffer"])
     own = sums.loc[("lru", 4096)]
     text = " ".join(findings.answer(results))
-    assert f"lru misses {own['misses_per_step']:,.1f} of 2,048 demanded" in text
+    assert f"lru misses {own['misses_per_step']:,.1f} of 2,048 selected" in text
     assert f"({own['miss_rate']:.1%})" in text
     least = sums.loc[("belady", 4096), "misses_per_step"]
     assert f"No policy can miss fewer than {least:,.1f}" in text
-    assert f"pays {own['regret']:.0%} more" in text
+    assert f"misses {own['excess_over_min']:.0%} more" in text
     assert "a buffer of 2,048 misses" in text
     assert "Layers differ" in text
     assert "4,096 slots at a host_to_device_ratio of 8" in text  # alike in rate, less host memory
@@ -80,7 +80,7 @@ def test_the_answer_holds_the_figures_of_the_rows(files: list[Path]) -> None:
 
 def test_an_answer_without_optimum_and_layers(folder: Path, tmp_path: Path) -> None:
     rows = tmp_path / "rows.csv"
-    options = "--policy fifo --buffer 4096 --no-regret --quiet"
+    options = "--policy fifo --buffer 4096 --no-min --quiet"
     run("sweep", folder / "small.parquet", *options.split(), "-o", rows)
     text = " ".join(findings.answer(read_results([rows])))
     assert text.startswith("With a hot buffer of 4,096 slots, fifo misses")
@@ -112,12 +112,12 @@ def test_the_commands_give_the_same_rows_again(
 
 def test_the_bundled_sample_needs_no_name(tmp_path: Path) -> None:
     rows = tmp_path / "rows.csv"
-    options = "--policy lru --buffer 4096 --no-regret --layer 4 --steps 0:32 --quiet"
+    options = "--policy lru --buffer 4096 --no-min --layer 4 --steps 0:32 --quiet"
     run("sweep", *options.split(), "-o", rows)
     (result,) = read_results([rows])
     assert findings.command(result) == (
         "hisparse-sim sweep --layer 4 --steps 0:32 --policy lru --buffer 4096 --start staged"
-        " --seed 0 --no-regret -o rows.csv"
+        " --seed 0 --no-min -o rows.csv"
     )
 
 
@@ -158,7 +158,7 @@ def large_sweep(folder: Path) -> Path:
             "steps": 1000,
             "accesses": 2048000,
             "misses": 1000 * (10 + number) * (layer + 1) // size,
-            "regret": number / 10,
+            "excess_over_min": number / 10,
         }
         for request in range(6)
         for layer in range(78)
@@ -303,7 +303,7 @@ def test_published_figures_and_measurements(folder: Path, tmp_path: Path) -> Non
     told = figure | {"how": "by hand", "gap": "open", "source": "a paper"}
     pd.DataFrame([told]).to_csv(redone, index=False)
     machine = {"gpu": "NVIDIA H200", "hisparse_sim": "source tree"}
-    point = {"batch": 1, "misses": 64, "buffer": 4096, "item_bytes": 1152, "timer_us": 2.0}
+    point = {"batch": 1, "misses": 64, "buffer": 4096, "entry_bytes": 1152, "timer_us": 2.0}
     timed = point | {"sglang_us": 30.0, "native_us": 10.0, "native_samples": [9.0, 11.0]}
     given = {"repeats": 30, "unit": "us"}
     benched.write_text(json.dumps({"machine": machine, "parameters": given, "rows": [timed]}))
@@ -325,7 +325,7 @@ def test_published_figures_and_measurements(folder: Path, tmp_path: Path) -> Non
     commands = [findings.command(result) for result in results[1:]]
     assert commands[0].startswith("hisparse-sim reproduce")
     assert commands[1] == (
-        "hisparse-sim gpu bench --batch 1 --misses 64 --buffer 4096 --item-bytes 1152"
+        "hisparse-sim gpu bench --batch 1 --misses 64 --buffer 4096 --kv-entry-bytes 1152"
         " --repeats 30 -o bench.json"
     )
     assert commands[2] == (

@@ -35,7 +35,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 )
 def test_request(path: Path, tmp_path: Path, given: list[str], chosen: list[str]) -> None:
     options = [word for text in given for word in ("--request", text)]
-    sweep = ["sweep", str(path), "--policy", "lru", "--buffer", "16", "--no-regret", "--per-layer"]
+    sweep = ["sweep", str(path), "--policy", "lru", "--buffer", "16", "--no-min", "--per-layer"]
     result = CliRunner().invoke(cli, [*sweep, *options, "--format", "jsonl"])
     assert result.exit_code == 0, result.output
     rows = [json.loads(line) for line in result.stdout.splitlines()]
@@ -54,16 +54,16 @@ def test_request_that_is_not_there(path: Path) -> None:
 
 def test_a_file_counts_once_however_it_is_written(path: Path) -> None:
     given = [str(path), f"{path.parent}/./{path.name}", f"{path.parent}/*.parquet"]
-    options = ["--policy", "lru", "--buffer", "64", "--no-regret", "--format", "jsonl"]
+    options = ["--policy", "lru", "--buffer", "64", "--no-min", "--format", "jsonl"]
     result = CliRunner().invoke(cli, ["sweep", *given, *options])
     assert [json.loads(line)["trace"] for line in result.stdout.splitlines()] == ["t"]
 
 
 def test_csv_with_a_carriage_return_in_a_name(tmp_path: Path) -> None:
     names = ["e\rf", 'g"h', "i\nj", "k,l", None]
-    rows = pd.DataFrame({"request": names, "misses": range(5), "regret": [0.5, None, 1, 2, 3]})
+    rows = pd.DataFrame({"request": names, "misses": range(5), "excess_over_min": [0.5, None, 1, 2, 3]})
     write_rows(rows, "csv", tmp_path / "rows.csv")
     with (tmp_path / "rows.csv").open(newline="") as file:
         read = list(csv.DictReader(file))
     assert [row["request"] or None for row in read] == names
-    assert [row["regret"] for row in read] == ["0.5", "", "1.0", "2.0", "3.0"]
+    assert [row["excess_over_min"] for row in read] == ["0.5", "", "1.0", "2.0", "3.0"]

@@ -115,10 +115,10 @@ def test_swap_in_is_added_to_every_decode_step() -> None:
 def test_modes_order() -> None:
     pool = Pool(20_000, 100_000, 4096)
     spans = {}
-    for mode in ("hisparse", "overlap", "oracle"):
+    for mode in ("hisparse", "overlap", "zero-cost"):
         served = serve(server(pool, mode), Workload(8192, 100, 4, concurrency=4))
         spans[mode] = served.makespan
-    assert spans["oracle"] <= spans["overlap"] <= spans["hisparse"]
+    assert spans["zero-cost"] <= spans["overlap"] <= spans["hisparse"]
     # 10 us a layer, of which 600 / 78 hide behind attention.
     steps = serve(server(pool, "hisparse"), Workload(8192, 100, 1, concurrency=1))
     assert steps.times.swap_in == pytest.approx(99 * 780e-6)
@@ -129,7 +129,7 @@ def test_hierarchical_pool_holds_more_requests() -> None:
     # buffers and the prompt, and 100,000 logical tokens.
     flat = serve(server(Pool(20_000, 20_000)), Workload(8192, 2000, 8, concurrency=8))
     pool = Pool(20_000, 100_000, 4096)
-    deep = serve(server(pool, "oracle"), Workload(8192, 2000, 8, concurrency=8))
+    deep = serve(server(pool, "zero-cost"), Workload(8192, 2000, 8, concurrency=8))
     assert deep.running > flat.running
     assert deep.makespan < flat.makespan
 
@@ -139,7 +139,7 @@ def test_too_long_requests_are_refused() -> None:
     served = serve(server(Pool(8000, 8000)), workload)
     assert served.cut == 0
     assert (served.refused, len(served.finished), served.makespan) == (3, 0, 0)
-    served = serve(server(Pool(8000, 80_000, 4096), "oracle"), workload)
+    served = serve(server(Pool(8000, 80_000, 4096), "zero-cost"), workload)
     assert served.refused == 3  # P bounds the longest request, not P x R
 
 
@@ -162,9 +162,9 @@ def test_growth_retracts_the_youngest_and_all_finish() -> None:
 def test_outputs_are_cut_to_what_can_fit() -> None:
     # Longest request 1,919; a prompt of 1,000 takes 1,024 in pages, and a page is kept.
     pool = Pool(1920, 1920)
-    assert pool.longest_output(1000) == 1920 - 1024 - 64 - 1
-    assert pool.longest_output(1914) == 0
-    assert Pool(9600, 9600, context=1500).longest_output(1000) == 498
+    assert pool.length(1000, 900).output == 1920 - 1024 - 64 - 1
+    assert pool.length(1914, 1).outcome == "refused"
+    assert Pool(9600, 9600, context=1500).length(1000, 499).output == 498
     served = serve(server(pool), Workload(1000, 900, 3, concurrency=1))
     assert (served.cut, served.refused) == (3, 0)
     assert {request.output for request in served.finished} == {831}
@@ -283,7 +283,7 @@ def test_exposure_by_hand() -> None:
     assert found.misses(4096) == 0
     assert found.step_us(3, 8192, 1000, 600) == 78 * 10
     assert exposure("overlap", swap_us=10).step_us(3, 8192, 1000, 78 * 4) == 78 * 6
-    assert exposure("oracle").step_us(3, 8192, 1000, 600) == 0
+    assert exposure("zero-cost").step_us(3, 8192, 1000, 600) == 0
 
 
 def test_prefetch_hides_shared_layers() -> None:

@@ -21,13 +21,15 @@ from hisparse_sim.policies import POLICIES
 from hisparse_sim.policies.hook import hook
 from hisparse_sim.simulator.replay import replay_part, sweeping
 from hisparse_sim.simulator.serving.costs import add_costs
-from hisparse_sim.simulator.replay.metrics import regret, rolling_mean, tidy_row
+from hisparse_sim.simulator.replay.metrics import excess_over_min, rolling_mean, tidy_row
 from hisparse_sim.simulator.serving.models import load_model
 from hisparse_sim.traces import TraceError
+from hisparse_sim.traces.machine_code import machine_code_folder
 
 COLUMNS = (
     "trace provenance request layer policy buffer start steps accesses misses miss_rate "
-    "misses_per_step p50 p95 max regret"
+    "misses_per_step p50 p95 max excess_over_min seed trace_sha256 selected_requests "
+    "selected_layers selected_steps"
 ).split()
 
 
@@ -55,7 +57,7 @@ def test_a_worked_example(tmp_path: Path) -> None:
     assert row["miss_rate"] == pytest.approx(2 / 6)
     assert row["misses_per_step"] == pytest.approx(2 / 3)
     assert (row["p50"], row["max"]) == (1, 1)
-    assert math.isnan(row["regret"])
+    assert math.isnan(row["excess_over_min"])
 
 
 def test_percentiles_are_numpys_linear_ones() -> None:
@@ -63,10 +65,10 @@ def test_percentiles_are_numpys_linear_ones() -> None:
     assert (row["p50"], row["p95"], row["max"]) == (2, pytest.approx(8.6), 10)
 
 
-def test_regret_of_nothing() -> None:
-    assert regret(0, 0) == 0
-    assert regret(3, 0) == math.inf
-    assert regret(15, 10) == pytest.approx(0.5)
+def test_excess_over_min_of_nothing() -> None:
+    assert excess_over_min(0, 0) == 0
+    assert excess_over_min(3, 0) == math.inf
+    assert excess_over_min(15, 10) == pytest.approx(0.5)
 
 
 def test_replay_keeps_file_order_and_agrees_with_its_parts(path: Path) -> None:
@@ -99,13 +101,13 @@ def test_sweep_sums_up_what_replay_finds(path: Path) -> None:
         best = hs.replay(path, "belady", row["buffer"])
         assert row["misses"] == alone.misses.sum()
         assert row["p95"] == np.percentile(alone.misses, 95)
-        assert row["regret"] == pytest.approx(alone.misses.sum() / best.misses.sum() - 1)
+        assert row["excess_over_min"] == pytest.approx(alone.misses.sum() / best.misses.sum() - 1)
         assert pd.isna(row["request"])
         assert pd.isna(row["layer"])
 
 
 def test_per_layer_rows_are_those_of_replay(path: Path) -> None:
-    swept = hs.sweep(path, ["fifo"], [16], per_layer=True, regret=False)
+    swept = hs.sweep(path, ["fifo"], [16], per_layer=True, compare_min=False)
     alone = hs.replay(path, "fifo", 16).rows
     pd.testing.assert_frame_equal(swept.rows, alone)
 
@@ -116,7 +118,7 @@ def test_a_single_policy_and_buffer_need_no_list(path: Path) -> None:
 
 
 def test_per_step_misses(path: Path) -> None:
-    steps = hs.sweep(path, ["lru"], [16], regret=False).steps
+    steps = hs.sweep(path, ["lru"], [16], compare_min=False).steps
     assert list(steps.columns) == "trace request layer policy buffer step misses".split()
     assert steps["misses"].tolist() == hs.replay(path, "lru", 16).misses.tolist()
     assert steps.loc[steps["request"] == "b", "step"].min() == 5
@@ -156,7 +158,7 @@ def test_tasks_pickle(path: Path) -> None:
 
 def test_progress_counts_every_step_of_every_run(path: Path) -> None:
     seen: list[sweeping.Progress] = []
-    hs.sweep(path, ["lru", "fifo"], [8, 16], regret=False, jobs=1, progress=seen.append)
+    hs.sweep(path, ["lru", "fifo"], [8, 16], compare_min=False, jobs=1, progress=seen.append)
     assert [now.steps for now in seen] == [160, 320, 420, 520]
     assert seen[-1].steps == seen[-1].total_steps
     assert seen[-1].accesses == 4 * hs.replay(path, "lru", 16).rows["accesses"].sum()
@@ -183,7 +185,9 @@ def test_an_interrupt_keeps_what_is_finished(path: Path) -> None:
     cut = hs.sweep(path, ["lru"], [16], per_layer=True, jobs=1, executor=Interrupted())
     assert cut.interrupted
     assert (cut.finished, cut.parts) == (2, 4)
-    pd.testing.assert_frame_equal(cut.rows, whole.rows.iloc[:2])
+    assert set(cut.rows["selected_requests"]) == {'["a"]'}
+    of_a = whole.rows.iloc[:2].assign(selected_requests='["a"]')
+    pd.testing.assert_frame_equal(cut.rows, of_a)
 
 
 def test_one_read_serves_all_runs_of_a_part(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,9 +210,9 @@ def test_one_read_serves_all_runs_of_a_part(path: Path, monkeypatch: pytest.Monk
     ("arguments", "error", "words"),
     [
         ({"policies": ["lur"]}, ValueError, "unknown policy 'lur'; known are lru"),
-        ({"buffer_sizes": [7]}, TraceError, "top_k = 8 positions at once"),
-        ({"buffer_sizes": [32768]}, ValueError, "not in 1..32767"),
-        ({"buffer_sizes": []}, ValueError, "nothing to sweep"),
+        ({"buffers": [7]}, TraceError, "top_k = 8 positions at once"),
+        ({"buffers": [32768]}, ValueError, "not in 1..32767"),
+        ({"buffers": []}, ValueError, "nothing to sweep"),
         ({"start": "warm"}, ValueError, "warm start is not built yet"),
         ({"start": "cold"}, ValueError, "choose staged or direct"),
         ({"layers": [2]}, TraceError, "has no layer 2; it has 0, 3"),
@@ -216,7 +220,7 @@ def test_one_read_serves_all_runs_of_a_part(path: Path, monkeypatch: pytest.Monk
     ],
 )
 def test_bad_arguments(path: Path, arguments: dict, error: type[Exception], words: str) -> None:
-    given = {"policies": ["lru"], "buffer_sizes": [16], **arguments}
+    given = {"policies": ["lru"], "buffers": [16], **arguments}
     with pytest.raises(error, match=words):
         hs.sweep(path, **given)
 
@@ -260,12 +264,9 @@ def test_steps_that_the_trace_does_not_have(path: Path) -> None:
 
 
 def test_machine_code_is_kept_outside_the_installation() -> None:
-    import numba
-
-    import hisparse_sim
-
-    kept = Path(numba.config.CACHE_DIR)
-    assert not kept.is_relative_to(Path(hisparse_sim.__file__).parent)
+    kept = machine_code_folder()
+    assert kept is not None
+    assert not kept.is_relative_to(Path(hs.__file__ or "").parent)
 
 
 def test_traces_of_one_stem_are_told_apart(tmp_path: Path) -> None:
@@ -318,7 +319,7 @@ def test_a_table_of_several_traces_has_no_blanks(path: Path, tmp_path: Path) -> 
     shown = table_of("sweep", path, *single, "--buffer", "16")
     assert "nan" not in shown
     assert shown.splitlines()[1].split()[:3] == ["trace", "policy", "buffer"]
-    shown = table_of("sweep", path, *single, "--buffer", "16", "--per-layer", "--no-regret")
+    shown = table_of("sweep", path, *single, "--buffer", "16", "--per-layer", "--no-min")
     assert "nan" not in shown
     assert shown.splitlines()[1].split()[:3] == ["trace", "request", "layer"]
     assert {line.split()[1] for line in shown.splitlines()[2:9]} == {"a"}
@@ -335,7 +336,7 @@ def test_prices_do_not_change_the_default_buffers(path: Path) -> None:
         assert result.exit_code == 0, result.output
         rows = pd.read_csv(StringIO(result.stdout))
         assert sorted(set(rows["buffer"])) == [8, 16, 24]
-    assert "(test has no profile; --model; with top_k 8 as traced instead of 2,048)" in (
+    assert "(test has no profile; --model names another; with top_k 8 as traced instead of 2,048)" in (
         priced.stderr
     )
     rows = pd.read_csv(StringIO(priced.stdout))

@@ -6,6 +6,7 @@ Both minimise the squared relative error.
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from reprlib import repr as clipped
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 
 from hisparse_sim.gpu_replay.bench.results import read_machine, read_rows
 from hisparse_sim.simulator.serving.latency import KERNELS, KernelCost, Link, swap_in_us
-from hisparse_sim.traces import atomic_path
+from hisparse_sim.traces import TraceError, atomic_path
 
 Floats = NDArray[np.float64]
 Rows = Sequence[Mapping[str, Any]]
@@ -22,7 +23,10 @@ Rows = Sequence[Mapping[str, Any]]
 BATCHES = (1, 8, 32)
 MISSES = (0, 32, 128, 512, 1024)
 BUFFERS = (2048, 4096, 6144)
-ITEM_BYTES = (656, 1152)
+ENTRY_BYTES = (656, 1152)
+
+_MACHINE = ("gpu", "pcie_generation", "pcie_width", "driver", "sglang", "host_to_device_gb_s")
+_COLUMNS = ("batch", "misses", "buffer", "entry_bytes", "sglang_us", "native_us")
 
 
 def least_squares(
@@ -59,27 +63,27 @@ def fit_link(rows: Rows) -> tuple[float, float]:
     Uses points whose copy takes long enough that a launch does not count: 2,048 items or more.
     """
     chosen = [r for r in rows if "gather_us" in r and r["batch"] * r["misses"] >= 2048]
-    if len({row["item_bytes"] for row in chosen}) < 2:
+    if len({row["entry_bytes"] for row in chosen}) < 2:
         raise ValueError("fitting the link needs two item sizes with 2,048 items a step or more")
     items = _column(chosen, "batch") * _column(chosen, "misses") / 1e3
-    bytes_ = items * _column(chosen, "item_bytes")
+    bytes_ = items * _column(chosen, "entry_bytes")
     times = _column(chosen, "gather_us")
 
     def residuals(figures: Floats) -> Floats:
-        launch_us, item_ns, byte_ns = figures
-        result: Floats = (launch_us + items * item_ns + bytes_ * byte_ns) / times - 1
+        launch_us, entry_ns, byte_ns = figures
+        result: Floats = (launch_us + items * entry_ns + bytes_ * byte_ns) / times - 1
         return result
 
-    _, item_ns, byte_ns = least_squares(residuals, np.array([3.0, 5.0, 0.02]))
-    return float(item_ns), float(1 / byte_ns)
+    _, entry_ns, byte_ns = least_squares(residuals, np.array([3.0, 5.0, 0.02]))
+    return float(entry_ns), float(1 / byte_ns)
 
 
-def fit_kernel(rows: Rows, kernel: str, item_ns: float, link_gb_s: float) -> KernelCost:
+def fit_kernel(rows: Rows, kernel: str, entry_ns: float, link_gb_s: float) -> KernelCost:
     """The costs of one kernel, given the link's."""
 
     def residuals(figures: Floats) -> Floats:
         cost = KernelCost(*figures)
-        link = Link("", "", "", "", item_ns, link_gb_s, link_gb_s, {kernel: cost})
+        link = Link("", "", "", "", entry_ns, link_gb_s, link_gb_s, {kernel: cost})
         return relative_errors(rows, link, kernel)
 
     return KernelCost(*map(float, least_squares(residuals, np.array([8.0, 1e-3, 3.0, 20.0, 0.01]))))
@@ -87,9 +91,9 @@ def fit_kernel(rows: Rows, kernel: str, item_ns: float, link_gb_s: float) -> Ker
 
 def fit_profile(rows: Rows, name: str, description: str, source: str, bulk_gb_s: float) -> Link:
     """A link profile from the result rows of a benchmark with both kernels and the gather."""
-    item_ns, link_gb_s = fit_link(rows)
-    kernels = {kernel: fit_kernel(rows, kernel, item_ns, link_gb_s) for kernel in KERNELS}
-    return Link(name, description, "measured", source, item_ns, link_gb_s, bulk_gb_s, kernels)
+    entry_ns, link_gb_s = fit_link(rows)
+    kernels = {kernel: fit_kernel(rows, kernel, entry_ns, link_gb_s) for kernel in KERNELS}
+    return Link(name, description, "measured", source, entry_ns, link_gb_s, bulk_gb_s, kernels)
 
 
 def relative_errors(rows: Rows, link: Link, kernel: str) -> Floats:
@@ -100,7 +104,7 @@ def relative_errors(rows: Rows, link: Link, kernel: str) -> Floats:
         _column(rows, "batch"),
         _column(rows, "misses"),
         _column(rows, "buffer"),
-        _column(rows, "item_bytes"),
+        _column(rows, "entry_bytes"),
         _column(rows, "peak_misses") if "peak_misses" in rows[0] else None,
     )
     errors: Floats = predicted / _column(rows, f"{kernel}_us") - 1
@@ -111,7 +115,7 @@ def profile_text(link: Link) -> str:
     """The profile as TOML, as links.toml holds it."""
     figures = {
         "link_gb_s": link.link_gb_s,
-        "item_ns": link.item_ns,
+        "entry_ns": link.entry_ns,
         "bulk_gb_s": link.bulk_gb_s,
     }
     for kernel, cost in link.kernels.items():
@@ -142,9 +146,12 @@ def _quality(rows: Rows, link: Link) -> dict[str, tuple[float, float]]:
 
 def calibrate_from(path: Path, name: str) -> tuple[Link, dict[str, tuple[float, float]]]:
     """Fit a result file of `gpu bench`; returns the profile and its errors per kernel."""
-    machine = read_machine(path)
-    rows = read_rows(path)
-    link = fit_profile(rows, name, *_provenance(machine), float(machine["host_to_device_gb_s"]))
+    machine = read_machine(path, _MACHINE)
+    rows = read_rows(path, _COLUMNS)
+    bulk_gb_s = machine["host_to_device_gb_s"]
+    if isinstance(bulk_gb_s, bool) or not isinstance(bulk_gb_s, int | float) or bulk_gb_s <= 0:
+        raise TraceError(f"{path}: host_to_device_gb_s is {clipped(bulk_gb_s)}, expected a rate")
+    link = fit_profile(rows, name, *_provenance(machine), float(bulk_gb_s))
     return link, _quality(rows, link)
 
 
@@ -155,7 +162,7 @@ def calibrate_here(name: str) -> tuple[Link, dict[str, tuple[float, float]]]:
 
     machine = describe_machine()
     kernels = {kernel: CONTENDERS[kernel] for kernel in KERNELS}
-    rows = list(run_grid(BATCHES, MISSES, BUFFERS, ITEM_BYTES, contenders=kernels, repeats=15))
+    rows = list(run_grid(BATCHES, MISSES, BUFFERS, ENTRY_BYTES, contenders=kernels, repeats=15))
     link = fit_profile(rows, name, *_provenance(machine), float(machine["host_to_device_gb_s"]))
     return link, _quality(rows, link)
 

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hisparse_sim.gpu_replay.kernels.build import GpuError, require_gpu
-from hisparse_sim.gpu_replay.kernels import get_kernel
 from hisparse_sim.gpu_replay.harness.pools import Pools, make_pools
 from hisparse_sim.gpu_replay.harness.timing import capture, interval, time_graphs, timer_us
+from hisparse_sim.gpu_replay.kernels import get_kernel
+from hisparse_sim.gpu_replay.kernels.build import GpuError, require_gpu
 
 GATHER_BLOCKS = (8, 16, 32, 64, 132)  # grids tried for the copy alone
 CONTEXT = 32768  # tokens of a request, or as many as a point needs
@@ -31,7 +31,7 @@ class Point:
     batch: int
     misses: int
     buffer: int
-    item_bytes: int
+    entry_bytes: int
     top_k: int = 2048
 
 
@@ -76,7 +76,7 @@ class Bench:
         self,
         batch: int,
         buffer: int,
-        item_bytes: int,
+        entry_bytes: int,
         top_k: int = 2048,
         context: int = CONTEXT,
         host_memory: Any = None,
@@ -85,7 +85,7 @@ class Bench:
         torch = require_gpu()
         self.context, self.top_k, self.buffer = context, top_k, buffer
         self.pools: Pools = make_pools(
-            [context] * batch, layers=1, buffer=buffer, item_bytes=item_bytes,
+            [context] * batch, layers=1, buffer=buffer, entry_bytes=entry_bytes,
             seed=seed, host_memory=host_memory,
         )  # fmt: skip
         self.request = torch.arange(batch, dtype=torch.int64, device="cuda")
@@ -97,22 +97,14 @@ class Bench:
 
     def swap_in(self, kernel: str, rows: Any, **options: Any) -> None:
         """Launch one swap-in for the demanded positions int32 [batch, top_k]."""
-        pools = self.pools
         get_kernel(kernel).swap_in(
             top_k_tokens=rows,
-            device_buffer_tokens=pools.tokens[0],
-            host_cache_locs=pools.host_locs,
-            device_buffer_locs=pools.locs[0],
-            host_cache=pools.host[0],
-            device_buffer=pools.device[0],
             top_k_device_locs=self.out,
             req_pool_indices=self.request,
             seq_lens=self.seq_lens,
-            lru_slots=pools.order[0],
-            item_size_bytes=pools.item_bytes,
             num_top_k=self.top_k,
-            hot_buffer_size=self.buffer,
             num_real_reqs=self.real,
+            **self.pools.arguments(0),
             **options,
         )
 
@@ -210,7 +202,7 @@ class Bench:
                     num_real_reqs=self.one,
                     host_cache=self.pools.host[0],
                     device_buffer=self.pools.device[0],
-                    item_size_bytes=self.pools.item_bytes,
+                    item_size_bytes=self.pools.entry_bytes,
                     num_blocks=blocks,
                 )
 
@@ -239,7 +231,7 @@ def pool_sets(
     batches: Sequence[int],
     misses: Sequence[int],
     buffers: Sequence[int],
-    item_bytes: Sequence[int],
+    entry_bytes: Sequence[int],
     top_k: int = 2048,
 ) -> Iterator[tuple[list[Point], int]]:
     """All points of a grid, those that share pools together, with the tokens that these need.
@@ -251,7 +243,7 @@ def pool_sets(
             raise ValueError(
                 f"a point needs 0 <= misses <= {top_k} <= buffer <= 32767, got {count} and {buffer}"
             )
-    for size, batch, buffer in itertools.product(item_bytes, batches, buffers):
+    for size, batch, buffer in itertools.product(entry_bytes, batches, buffers):
         points = [Point(batch, count, buffer, size, top_k) for count in misses]
         yield points, max(CONTEXT, *map(context_of, points))
 
@@ -260,7 +252,7 @@ def run_grid(
     batches: Sequence[int],
     misses: Sequence[int],
     buffers: Sequence[int],
-    item_bytes: Sequence[int],
+    entry_bytes: Sequence[int],
     *,
     contenders: Mapping[str, tuple[str, dict[str, Any]]] = CONTENDERS,
     repeats: int = 30,
@@ -271,8 +263,8 @@ def run_grid(
     Host memory bounds the grid: batch x CONTEXT items or more are pinned. Raises ValueError, before
     anything is measured, for misses beyond top_k or a buffer below it.
     """
-    for points, context in pool_sets(batches, misses, buffers, item_bytes, top_k):
+    for points, context in pool_sets(batches, misses, buffers, entry_bytes, top_k):
         first = points[0]
-        bench = Bench(first.batch, first.buffer, first.item_bytes, top_k, context)
+        bench = Bench(first.batch, first.buffer, first.entry_bytes, top_k, context)
         for point in points:
             yield bench.measure(point, contenders, repeats)

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from hisparse_sim.gpu_replay.bench.grid import CONTENDERS, Bench, Point, pool_sets
-from hisparse_sim.gpu_replay.kernels.build import require_gpu
 from hisparse_sim.gpu_replay.harness.host_memory import (
     fill_random,
     numa_node,
@@ -26,10 +25,7 @@ from hisparse_sim.gpu_replay.harness.host_memory import (
     shared_file,
     used_bytes,
 )
-from hisparse_sim.gpu_replay.kernels import get_kernel
-from hisparse_sim.gpu_replay.kernels.kernel import PAGE
 from hisparse_sim.gpu_replay.harness.machine import COPY_BYTES, describe_machine
-from hisparse_sim.gpu_replay.kernels.native import ANY_SIZES, load_native
 from hisparse_sim.gpu_replay.harness.several import Member, run_together
 from hisparse_sim.gpu_replay.harness.timing import (
     QUEUE_US,
@@ -40,6 +36,10 @@ from hisparse_sim.gpu_replay.harness.timing import (
     record,
     timer_us,
 )
+from hisparse_sim.gpu_replay.kernels import get_kernel
+from hisparse_sim.gpu_replay.kernels.build import require_gpu
+from hisparse_sim.gpu_replay.kernels.kernel import PAGE
+from hisparse_sim.gpu_replay.kernels.native_library import ANY_SIZES, load_native
 
 WINDOW_US = 60_000.0  # a measurement lasts so long at least: starts that differ do not count
 MOST_REPLAYS = 900  # what the driver queues before it makes the host wait
@@ -52,7 +52,7 @@ class Grid:
     batches: Sequence[int]
     misses: Sequence[int]
     buffers: Sequence[int]
-    item_bytes: Sequence[int]
+    entry_bytes: Sequence[int]
     counts: Sequence[int]  # GPUs at once
     kernels: Sequence[str] = ("native",)
     pin_numa: bool = False
@@ -61,12 +61,12 @@ class Grid:
 
     def sets(self) -> Iterator[tuple[list[Point], int]]:
         """Points that share pools, and the tokens that a request needs for them."""
-        return pool_sets(self.batches, self.misses, self.buffers, self.item_bytes, self.top_k)
+        return pool_sets(self.batches, self.misses, self.buffers, self.entry_bytes, self.top_k)
 
     def host_bytes(self) -> int:
         """Bytes of the largest host pool of one GPU."""
         return max(
-            points[0].batch * -(-context // PAGE) * PAGE * points[0].item_bytes
+            points[0].batch * -(-context // PAGE) * PAGE * points[0].entry_bytes
             for points, context in self.sets()
         )
 
@@ -169,14 +169,14 @@ def _measure(
     for points, context in grid.sets():
         first = points[0]
         bench = Bench(
-            first.batch, first.buffer, first.item_bytes, first.top_k, context,
+            first.batch, first.buffer, first.entry_bytes, first.top_k, context,
             host_memory=memory, seed=member.rank,
         )  # fmt: skip
         for point in points:
             contenders = {name: CONTENDERS[name] for name in grid.kernels}
             rows, graphs = bench.capture(point, contenders, seed=member.rank)
             bench.check(rows, point.misses)
-            moved = point.batch * point.misses * point.item_bytes
+            moved = point.batch * point.misses * point.entry_bytes
             for name, count in itertools.product(graphs, grid.counts):
                 timed = _time(member, graphs[name], count, grid.repeats, overhead, len(rows), moved)
                 yield {"kind": name, **vars(point), "steps": len(rows), **timed}
@@ -184,7 +184,7 @@ def _measure(
 
 def _build(grid: Grid) -> None:
     """Build what the grid needs, several libraries at a time."""
-    jobs = list(itertools.product(grid.kernels, grid.buffers, grid.item_bytes))
+    jobs = list(itertools.product(grid.kernels, grid.buffers, grid.entry_bytes))
     with ThreadPoolExecutor(len(jobs)) as pool:
         waiting = [
             pool.submit(get_kernel(kernel).prepare, grid.top_k, buffer, item)

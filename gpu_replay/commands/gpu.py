@@ -6,6 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hisparse_sim.traces.commands.options import Group
+
+from hisparse_sim.traces.commands.options import Renamed
+
 if TYPE_CHECKING:
     from hisparse_sim.gpu_replay.bench.together import Grid
 
@@ -13,7 +17,7 @@ KERNEL = click.Choice(["sglang", "native"])
 OUTPUT = click.Path(dir_okay=False, path_type=Path)
 
 
-class GpuGroup(click.Group):
+class GpuGroup(Group):
     """Says in one sentence what is missing."""
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -22,7 +26,7 @@ class GpuGroup(click.Group):
         try:
             return super().invoke(ctx)
         except GpuError as error:
-            raise click.ClickException(str(error)) from error
+            raise click.ClickException(self.said(ctx, error)) from error
 
 
 def _numbers(
@@ -35,9 +39,17 @@ def _numbers(
         raise click.BadParameter(f"{', '.join(given)!r} is not a list of whole numbers") from None
 
 
-def _several(name: str, default: str, text: str) -> Callable[[Any], Any]:
+def _several(
+    *names: str, default: str, help: str, former: Sequence[str] = ()
+) -> Callable[[Any], Any]:
     return click.option(
-        name, multiple=True, default=[default], callback=_numbers, help=f"{text} [{default}]"
+        *names,
+        cls=Renamed,
+        former=former,
+        multiple=True,
+        default=[default],
+        callback=_numbers,
+        help=f"{help} [{default}]",
     )
 
 
@@ -77,7 +89,15 @@ def info() -> None:
 @click.option("--layers", default=1, show_default=True, help="Layers in one captured graph.")
 @click.option("--steps", type=int, help="Only so many steps.")
 @click.option("--start", type=click.Choice(["staged", "direct"]), default="staged")
-@click.option("--item-bytes", default=1152, show_default=True, help="1152 bf16, 656 fp8.")
+@click.option(
+    "--kv-entry-bytes",
+    "entry_bytes",
+    cls=Renamed,
+    former=["--item-bytes"],
+    default=1152,
+    show_default=True,
+    help="Bytes of a KV entry: one token in one layer; 1152 bf16, 656 fp8.",
+)
 @click.option("--check", is_flag=True, help="Compare every step with the simulator; no timing.")
 @click.option("--gpus", default=1, show_default=True, help="Deal the batch to so many GPUs.")
 @OVERSUBSCRIBE
@@ -90,7 +110,7 @@ def replay(
     layers: int,
     steps: int | None,
     start: str,
-    item_bytes: int,
+    entry_bytes: int,
     check: bool,
     gpus: int,
     oversubscribe: bool,
@@ -109,7 +129,7 @@ def replay(
 
     options: dict[str, Any] = {
         "buffer": buffer, "batch": batch, "layers": layers, "steps": steps, "start": start,
-        "item_bytes": item_bytes, "check": check,
+        "entry_bytes": entry_bytes, "check": check,
     }  # fmt: skip
     opened = open_traces([str(trace)], None)[0]
     if gpus == 1:
@@ -138,10 +158,15 @@ def replay(
 
 
 @gpu.command()
-@_several("--batch", "1,8,32,64", "Requests at once.")
-@_several("--misses", "0,64,256,512,1024", "Misses of each request.")
-@_several("--buffer", "2048,4096,6144", "Slots of a request.")
-@_several("--item-bytes", "1152,656", "Bytes of an item.")
+@_several("--batch", default="1,8,32,64", help="Requests at once.")
+@_several("--misses", default="0,64,256,512,1024", help="Misses of each request.")
+@_several("--buffer", default="2048,4096,6144", help="Slots of a request.")
+@_several(
+    *("--kv-entry-bytes", "entry_bytes"),
+    default="1152,656",
+    help="Bytes of a KV entry.",
+    former=["--item-bytes"],
+)
 @click.option("--kernel", "kernels", type=KERNEL, multiple=True, help="[both, if installed]")
 @click.option("--repeats", default=30, show_default=True, help="Timed rounds of each point.")
 @click.option(
@@ -155,7 +180,7 @@ def bench(
     batch: tuple[int, ...],
     misses: tuple[int, ...],
     buffer: tuple[int, ...],
-    item_bytes: tuple[int, ...],
+    entry_bytes: tuple[int, ...],
     kernels: tuple[str, ...],
     repeats: int,
     gpus: tuple[int, ...],
@@ -171,10 +196,11 @@ def bench(
     Example: hisparse-sim gpu bench --batch 1,8 --misses 256,1024 --buffer 4096
     """
     from hisparse_sim.gpu_replay.bench.grid import CONTENDERS, run_grid
+    from hisparse_sim.gpu_replay.bench.lines import HEADING, point_line
     from hisparse_sim.gpu_replay.harness.machine import describe_machine
     from hisparse_sim.gpu_replay.bench.results import write_result
 
-    grid = (batch, misses, buffer, item_bytes)
+    grid = (batch, misses, buffer, entry_bytes)
     if gpus:
         from hisparse_sim.gpu_replay.bench.together import Grid
 
@@ -207,6 +233,7 @@ def _installed() -> tuple[str, ...]:
 
 def _bench_together(grid: "Grid", share: bool, oversubscribe: bool, output: Path | None) -> None:
     """Measure on several GPUs; the result file is written anew after every row."""
+    from hisparse_sim.gpu_replay.bench.lines import together_line
     from hisparse_sim.gpu_replay.bench.results import write_result
     from hisparse_sim.gpu_replay.harness.several import find_devices
     from hisparse_sim.gpu_replay.bench.together import measure_together
@@ -228,37 +255,6 @@ def _bench_together(grid: "Grid", share: bool, oversubscribe: bool, output: Path
             write_result(output, described["machine"], parameters, rows, gpus=described["gpus"])
     if output is not None:
         click.echo(f"Wrote {output}", err=True)
-
-
-def together_line(row: dict[str, Any]) -> str:
-    """One measurement on several GPUs, or the memory of the host pools."""
-    if row["what"] == "pools":
-        size, used = (row[name] / 1e9 for name in ("pool_bytes", "used_bytes"))
-        return (
-            f"{row['host_pool']} host pools: {row['pools']} of {size:.2f} GB take {used:.2f} GB of "
-            f"host memory, pinned in {row['pin_s']:.1f} s"
-        )
-    place = ""
-    if "batch" in row:
-        place = f"item {row['item_bytes']} buffer {row['buffer']} batch {row['batch']} "
-        place += f"misses {row['misses']}"
-    each = " ".join(f"{rate:.1f}" for rate in row["gb_s"])
-    return (
-        f"{row['what']:6} {place:44} {row['gpus']} at once: {row['sum_gb_s']:7.1f} GB/s ({each}), "
-        f"{max(row['us']):.1f} us, overlap {row['overlap']:.2f}"
-    )
-
-
-_NAMES = ("sglang", "native", "sglang_plan", "native_plan", "gather")
-HEADING = "item  buffer batch misses " + "".join(f"{name:>12}" for name in _NAMES) + "   ratio"
-
-
-def point_line(row: dict[str, Any]) -> str:
-    """One point, us each; `ratio` is the engine's time over ours."""
-    times = "".join(f"{row[f'{n}_us']:12.1f}" if f"{n}_us" in row else f"{'':12}" for n in _NAMES)
-    place = f"{row['item_bytes']:<5} {row['buffer']:6} {row['batch']:5} {row['misses']:6} "
-    both = "sglang_us" in row and "native_us" in row
-    return place + times + (f"{row['sglang_us'] / row['native_us']:8.2f}" if both else "")
 
 
 @gpu.command()

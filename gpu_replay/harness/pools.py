@@ -37,14 +37,27 @@ def scattered_places(lengths: list[int], width: int, rng: np.random.Generator) -
 class Pools:
     """Tensors that a swap-in works on, for `layers` layers and `requests` table rows."""
 
-    host: Any  # uint8 [layers][items, item_bytes], pinned
-    device: Any  # uint8 [layers][items, item_bytes]
+    host: Any  # uint8 [layers][items, entry_bytes], pinned
+    device: Any  # uint8 [layers][items, entry_bytes]
     host_locs: Any  # int64 [requests, context]: place of every position in the host pool
     locs: Any  # int32 [layers, requests, buffer + PAGE]: place of every slot in the device pool
     tokens: Any  # int32 [layers, requests, buffer + PAGE]: position held by every slot
     order: Any  # int16 [layers, requests, buffer]: slots, next victim first
-    item_bytes: int
+    entry_bytes: int
     buffer: int
+
+    def arguments(self, layer: int) -> dict[str, Any]:
+        """What a swap-in of that layer takes of the pools, by the engine's names."""
+        return {
+            "device_buffer_tokens": self.tokens[layer],
+            "host_cache_locs": self.host_locs,
+            "device_buffer_locs": self.locs[layer],
+            "host_cache": self.host[layer],
+            "device_buffer": self.device[layer],
+            "lru_slots": self.order[layer],
+            "item_size_bytes": self.entry_bytes,
+            "hot_buffer_size": self.buffer,
+        }
 
 
 def make_pools(
@@ -52,7 +65,7 @@ def make_pools(
     *,
     layers: int,
     buffer: int,
-    item_bytes: int,
+    entry_bytes: int,
     device: str = "cuda",
     seed: int = 0,
     host_memory: Any = None,
@@ -75,25 +88,25 @@ def make_pools(
     if host_memory is None:
         for _ in range(layers):
             pool = torch.empty(
-                (host_items, item_bytes), dtype=torch.uint8, pin_memory=device == "cuda"
+                (host_items, entry_bytes), dtype=torch.uint8, pin_memory=device == "cuda"
             )
             fill_random(pool, device)
             host.append(pool)
     else:
-        size = host_items * item_bytes
+        size = host_items * entry_bytes
         if layers * size > len(host_memory):
             raise ValueError(
                 f"host pools of {layers * size:,} bytes do not fit {len(host_memory):,} bytes"
             )
         host = [
-            host_memory[i * size : (i + 1) * size].view(host_items, item_bytes)
+            host_memory[i * size : (i + 1) * size].view(host_items, entry_bytes)
             for i in range(layers)
         ]
     shape = (layers, requests, buffer + PAGE)
     return Pools(
         host=host,
         device=[
-            torch.zeros((device_items, item_bytes), dtype=torch.uint8, device=device)
+            torch.zeros((device_items, entry_bytes), dtype=torch.uint8, device=device)
             for _ in range(layers)
         ],
         host_locs=torch.from_numpy(host_locs).to(device),
@@ -102,6 +115,6 @@ def make_pools(
         order=torch.arange(buffer, dtype=torch.int16, device=device)
         .expand(layers, requests, buffer)
         .contiguous(),
-        item_bytes=item_bytes,
+        entry_bytes=entry_bytes,
         buffer=buffer,
     )

@@ -60,7 +60,7 @@ def replay_trace(
     layers: int = 1,
     steps: int | None = None,
     start: str = "staged",
-    item_bytes: int = 1152,
+    entry_bytes: int = 1152,
     padding: int = 0,
     check: bool = False,
     share: tuple[int, int] = (0, 1),
@@ -85,7 +85,7 @@ def replay_trace(
     top_k = max(trace.metadata.top_k, demands.widest_row)
     simulated = _simulate(demands, buffer, start)
     replayer = Replayer(
-        chosen, demands, buffer=buffer, top_k=top_k, item_bytes=item_bytes, start=start,
+        chosen, demands, buffer=buffer, top_k=top_k, entry_bytes=entry_bytes, start=start,
         padding=padding, check=check,
     )  # fmt: skip
     replayer.capture()
@@ -98,9 +98,9 @@ def replay_trace(
     parameters = {
         "trace": trace.name, "sha256": trace.sha256, "provenance": trace.metadata.provenance,
         "kernel": kernel, "buffer": buffer, "top_k": top_k, "batch": batch, "layers": layers,
-        "start": start, "item_bytes": item_bytes, "padding": padding,
+        "start": start, "entry_bytes": entry_bytes, "padding": padding,
     }  # fmt: skip
-    table = _tabulate(misses, item_bytes, us)
+    table = _tabulate(misses, entry_bytes, us)
     return GpuReplay(table, parameters, check, demands.stand_in, misses)
 
 
@@ -133,7 +133,7 @@ def merge_replays(parts: Sequence[GpuReplay]) -> GpuReplay:
         misses[:, :, rank :: len(parts)] = part.misses
     times = None if first.checked else np.stack([part.steps["us"].to_numpy() for part in parts])
     us = None if times is None else times.max(axis=0)
-    table = _tabulate(misses, first.parameters["item_bytes"], us)
+    table = _tabulate(misses, first.parameters["entry_bytes"], us)
     if times is not None:
         table["fastest_us"] = times.min(axis=0)
     parameters = {**first.parameters, "gpus": len(parts)}
@@ -196,7 +196,7 @@ def _time_steps(replayer: Replayer, together: Callable[[], None] | None) -> NDAr
 
 
 def _tabulate(
-    misses: NDArray[np.int32], item_bytes: int, us: NDArray[np.float64] | None
+    misses: NDArray[np.int32], entry_bytes: int, us: NDArray[np.float64] | None
 ) -> pd.DataFrame:
     table = pd.DataFrame(
         {
@@ -205,7 +205,7 @@ def _tabulate(
             "peak_misses": misses.max(axis=2).mean(axis=1),
         }
     )
-    table["bytes"] = table["misses"] * item_bytes
+    table["bytes"] = table["misses"] * entry_bytes
     if us is not None:
         table["us"] = us
         table["gb_s"] = table["bytes"] / us / 1e3

@@ -20,7 +20,7 @@ class Kernel:
     copy_planned
         Takes those of `copy_cache_planned_mla`: moves the items of a recorded plan.
     prepare
-        `prepare(top_k, buffer, item_bytes)` builds and loads what those calls will need, so that
+        `prepare(top_k, buffer, entry_bytes)` builds and loads what those calls will need, so that
         they may be captured into a CUDA graph.
     pads_rows
         Whether a request longer than the buffer may demand fewer than top_k positions.

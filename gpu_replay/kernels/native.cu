@@ -41,8 +41,8 @@ __global__ void __launch_bounds__(kThreads, 1) planned_kernel(const Planned a) {
                     if (end[middle] > item) high = middle; else low = middle + 1;
                   }
                   const int64_t m = (window + low) * a.stride + item - (low ? end[low - 1] : 0);
-                  *from = a.host + a.source[m] * ITEM_BYTES + at;
-                  *to = a.device + static_cast<int64_t>(a.target[m]) * ITEM_BYTES + at;
+                  *from = a.host + a.source[m] * ENTRY_BYTES + at;
+                  *to = a.device + static_cast<int64_t>(a.target[m]) * ENTRY_BYTES + at;
                 });
   }
 }

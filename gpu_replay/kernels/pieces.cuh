@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <cuda_runtime.h>
 
-#if !defined(TOP_K) || !defined(BUFFER) || !defined(ITEM_BYTES)
-#error "compile with -DTOP_K=... -DBUFFER=... -DITEM_BYTES=..."
+#if !defined(TOP_K) || !defined(BUFFER) || !defined(ENTRY_BYTES)
+#error "compile with -DTOP_K=... -DBUFFER=... -DENTRY_BYTES=..."
 #endif
 
 namespace {
@@ -14,7 +14,7 @@ constexpr int kThreads = 1024;
 constexpr int kWarps = kThreads / 32;
 constexpr int kRow = (TOP_K + kThreads - 1) / kThreads;     // row entries of a thread
 constexpr int kSlots = (BUFFER + kThreads - 1) / kThreads;  // slots of a thread
-constexpr int kChunks = ITEM_BYTES / 16;                    // 16-byte pieces of an item
+constexpr int kChunks = ENTRY_BYTES / 16;                    // 16-byte pieces of an item
 
 constexpr int log2_ceil(int n) {
   int bits = 0;
@@ -24,7 +24,7 @@ constexpr int log2_ceil(int n) {
 constexpr int kBucketBits = log2_ceil(2 * TOP_K);
 constexpr int kBuckets = 1 << kBucketBits;  // of two entries: a quarter full at most
 
-static_assert(ITEM_BYTES % 16 == 0, "items move in 16-byte pieces");
+static_assert(ENTRY_BYTES % 16 == 0, "items move in 16-byte pieces");
 static_assert(TOP_K <= BUFFER && BUFFER <= 32767, "slot ids are int16");
 static_assert(kThreads % 32 == 0 && kThreads <= 1024, "");
 

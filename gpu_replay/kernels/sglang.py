@@ -229,7 +229,7 @@ def copy_cache_planned_mla(
     )  # fmt: skip
 
 
-def _prepare(top_k: int, buffer: int, item_bytes: int) -> None:
+def _prepare(top_k: int, buffer: int, entry_bytes: int) -> None:
     """Builds the plain swap-in; the engine's kernel takes the size of an item at run time."""
     compile_sglang(top_k, buffer, DEFAULT_BLOCK_SIZE, False, False, _arch())
 

@@ -5,7 +5,7 @@
 // in its own shared memory (planning waits more than it works, so doing it again is nearly free and
 // needs no messages), and then copies its share of the misses. Only rank 0 writes state, and only
 // after a cluster barrier says that everybody has read it.
-// Compiled once per (TOP_K, BUFFER, ITEM_BYTES).
+// Compiled once per (TOP_K, BUFFER, ENTRY_BYTES).
 
 #pragma once
 
@@ -249,8 +249,8 @@ __global__ void __launch_bounds__(kThreads, 1) swap_in_kernel(const SwapIn a) {
       const int item = piece / kChunks;
       const int at = (piece - item * kChunks) * 16;
       const int m = rank + item * a.cluster;
-      *from = a.host + missed.source[m] * ITEM_BYTES + at;
-      *to = a.device + static_cast<int64_t>(plan.loc[missed.victim[m]]) * ITEM_BYTES + at;
+      *from = a.host + missed.source[m] * ENTRY_BYTES + at;
+      *to = a.device + static_cast<int64_t>(plan.loc[missed.victim[m]]) * ENTRY_BYTES + at;
     };
     // A block that serves a request alone needs more reads in flight to keep the link busy.
     if (a.cluster == 1) {

@@ -1,20 +1,9 @@
-"""Options of sweep and curve for what misses cost, and the profiles that they name."""
-
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+"""Options of sweep and curve for what misses cost."""
 
 import click
 
 from hisparse_sim.simulator.commands.setting_options import kernel_option
 from hisparse_sim.traces.commands.options import combined
-from hisparse_sim.traces.terminal import note
-from hisparse_sim.traces.file.units import refuse_blocks
-
-if TYPE_CHECKING:
-    from hisparse_sim.simulator.serving.costs import SwapIn
-    from hisparse_sim.simulator.serving.models import Model
-    from hisparse_sim.traces import Trace
 
 model_option = click.option(
     "--model",
@@ -36,44 +25,3 @@ swap_in_options = combined(
     ),
     click.option("--profiles", type=click.Path(), help="TOML file with your own models and links."),
 )
-
-
-def choose_model(
-    name: str | None, opened: Sequence["Trace"], profiles: str | None, quiet: bool
-) -> "Model":
-    """Return the profile of the model: the one named, else the trace's, else glm-5.1 with a
-    note; the latter two with the top_k of the traces, which is that of a model not named.
-
-    Raises TraceError for a trace that does not count tokens, since a model's bytes are a token's.
-    """
-    from hisparse_sim.simulator.serving.models import load_model
-
-    refuse_blocks(opened, "--ratio, --model and --link price")
-    if name is not None:
-        return load_model(name, profiles)
-    if len({trace.metadata.model for trace in opened}) > 1:
-        raise click.UsageError("the traces are of several models: choose one with --model")
-    top_k = max(trace.metadata.top_k for trace in opened)
-    try:
-        model, why = load_model(opened[0].metadata.model, profiles), ""
-    except ValueError:
-        model = load_model("glm-5.1")
-        why = f"{opened[0].metadata.model or 'the trace'} has no profile; --model"
-    if top_k != model.top_k:
-        why += "; " * bool(why) + f"with top_k {top_k:,} as traced instead of {model.top_k:,}"
-    if why:
-        note(f"bytes and memory are those of {model.name} ({why})", quiet)
-    return replace(model, top_k=top_k)
-
-
-def choose_swap_in(
-    link: str | None, options: dict[str, Any], model: "Model | None", kv_dtype: str
-) -> "SwapIn | None":
-    """Take --kernel and --batch out of `options` and return what they and --link describe."""
-    from hisparse_sim.simulator.serving.costs import SwapIn
-    from hisparse_sim.simulator.serving.latency import load_link
-
-    kernel, batch, profiles = (options.pop(name) for name in ("kernel", "batch", "profiles"))
-    if link is None or model is None:
-        return None
-    return SwapIn(load_link(link, profiles), kernel, batch, model.item_bytes(kv_dtype))

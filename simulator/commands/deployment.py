@@ -10,15 +10,20 @@ import click
 
 from hisparse_sim.simulator.commands.setting_options import (
     POSITIVE,
+    asked,
     deployment_options,
+    engine_option,
     one_trace,
-    prepare,
+    say,
     trace_options,
     write,
     write_document,
 )
-from hisparse_sim.traces.commands.options import output_form, output_options, several
+from hisparse_sim.traces.commands.options import RenamedChoice, output_form, output_options, several
 from hisparse_sim.traces.terminal import note
+
+
+FORMER_MODES = {"oracle": "zero-cost"}
 
 
 @click.command()
@@ -46,7 +51,7 @@ from hisparse_sim.traces.terminal import note
 )
 @click.option(
     "--mode",
-    type=click.Choice(["hisparse", "prefetch", "overlap", "oracle"]),
+    type=RenamedChoice(["hisparse", "prefetch", "overlap", "zero-cost"], FORMER_MODES),
     default="hisparse",
     show_default=True,
     help="How copies are waited for.",
@@ -78,17 +83,15 @@ def plan(
     hisparse-sim plan --hardware h20 --disaggregated --max-tpot-ms 50
     hisparse-sim plan --config '{"top_k": 2048, "device_buffer_size": 4096}'
     """
-    from hisparse_sim.simulator.serving.config_check import as_rows, check_config
-    from hisparse_sim.simulator.serving.hardware import load_hardware
-    from hisparse_sim.simulator.serving.plan import DEFAULT_BUFFERS, DEFAULT_RATIOS, Aim, make_plan
+    from hisparse_sim.simulator.serving import asking
+    from hisparse_sim.simulator.serving.config_check import as_rows
     from hisparse_sim.simulator.views.plan_view import show_findings, show_plan
     from hisparse_sim.simulator.views.tables import write_rows
 
     form = output_form(form, output)
-    setting, misses_of, trace = prepare(options, mode, policy)
-    aim = Aim(options["prompt"], options["output_len"], concurrency, max_tpot_ms, max_miss_rate)
+    scenario = asked(options)
     if config is not None:
-        findings = check_config(config, setting, aim)
+        findings = asking.check_config(config, concurrency=concurrency, **scenario)
         if form == "table":
             show_findings(findings, output)
         else:
@@ -96,17 +99,17 @@ def plan(
         if any(finding.severity == "error" for finding in findings):
             sys.exit(1)
         return
-    others = () if options["miss_curve"] else ("fifo", "lru", "arc", "belady")
-    found = make_plan(
-        setting,
-        aim,
-        misses_of,
-        policy,
-        buffers or DEFAULT_BUFFERS,
-        ratios or DEFAULT_RATIOS,
-        other_policies=others,
-        linked=load_hardware("gh200", options["profiles"]),
+    found = asking.plan(
+        concurrency=concurrency,
+        buffers=buffers,
+        ratios=ratios,
+        mode=mode,
+        policy=policy,
+        max_tpot_ms=max_tpot_ms,
+        max_miss_rate=max_miss_rate,
+        **scenario,
     )
+    say(found.notes, options["quiet"])
     given = {
         "buffer": buffers,
         "ratio": ratios,
@@ -118,11 +121,11 @@ def plan(
         "candidates": candidates,
     }
     if form == "table":
-        show_plan(found, found.rows(candidates), setting, aim, output)
+        show_plan(found, found.rows(candidates), found.setting, found.aim, output)
     elif form == "json":
-        write_document(found.document(candidates), trace, options | given, output)
+        write_document(found.document(candidates), found.origin, options | given, output)
     else:
-        write(found.rows(candidates), trace, options | given, form, output)
+        write(found.table(candidates), found.origin, options | given, form, output)
     if found.best is None:
         sys.exit(1)
 
@@ -133,8 +136,8 @@ def plan(
     "--mode",
     "modes",
     multiple=True,
-    type=click.Choice(["baseline", "hisparse", "prefetch", "overlap", "oracle"]),
-    help="May be repeated.  [default: baseline, hisparse, oracle]",
+    type=RenamedChoice(["baseline", "hisparse", "prefetch", "overlap", "zero-cost"], FORMER_MODES),
+    help="May be repeated.  [default: baseline, hisparse, zero-cost]",
 )
 @click.option("--buffer", type=int, default=4096, show_default=True, help="device_buffer_size.")
 @click.option("--ratio", type=int, default=4, show_default=True, help="host_to_device_ratio.")
@@ -176,38 +179,35 @@ def serve(
     """Simulate serving over time: throughput, latency, and where the time goes.
 
     `plan` finds the buffer and ratio to give. Modes: baseline has the whole KV on the GPU; hisparse
-    swaps in before every attention, as the engine does; prefetch and overlap hide copies; oracle
-    has them free.
+    swaps in before every attention, as the engine does; prefetch and overlap hide copies; zero-cost
+    is the bound in which copies take no time.
 
     \b
     hisparse-sim serve --concurrency 8,16,32,64,128,256
     hisparse-sim serve --mode hisparse --rate 0.2 --requests 500
     """
+    from hisparse_sim.simulator.serving import asking
     from hisparse_sim.simulator.views.plan_view import load_line, show_served
-    from hisparse_sim.simulator.serving.prediction import serve_all
 
     if rate is not None and concurrencies:
         raise click.UsageError("give --concurrency (closed loop) or --rate (open loop), not both")
     form = output_form(form, output)
-    setting, misses_of, trace = prepare(options, "baseline", policy)
-    rows = serve_all(
-        setting,
-        misses_of,
-        modes or ("baseline", "hisparse", "oracle"),
-        buffer,
-        ratio,
-        policy,
-        options["prompt"],
-        options["output_len"],
-        concurrencies=concurrencies or ((256,) if rate is None else ()),
-        rate_per_s=rate,
+    served = asking.serve(
+        modes=modes,
+        buffer=buffer,
+        ratio=ratio,
+        policy=policy,
+        concurrencies=concurrencies,
+        rate=rate,
         requests=requests,
         range_ratio=range_ratio,
         seed=seed,
+        **asked(options),
     )
+    say(served.notes, options["quiet"])
     if form == "table":
-        load = load_line(setting, options["prompt"], options["output_len"])
-        show_served(rows, f"{load}; B {buffer:,}, ratio {ratio}, {policy}\n", output)
+        load = load_line(served.setting, options["prompt"], options["output_len"])
+        show_served(served.rows, f"{load}; B {buffer:,}, ratio {ratio}, {policy}\n", served.setting, output)
     else:
         chosen = {
             "buffer": buffer,
@@ -216,12 +216,13 @@ def serve(
             "range_ratio": range_ratio,
             "requests": requests,
         }
-        write(rows, trace, options | chosen, form, output, seed)
+        write(served.rows, served.origin, options | chosen, form, output, seed)
 
 
 @click.command()
 @trace_options
 @click.option("--policy", default="lru", show_default=True, help="The engine's own is lru.")
+@engine_option("")
 @click.option("--plot", type=click.Path(path_type=Path), help="Curves beside published points.")
 @output_options
 def reproduce(
@@ -229,30 +230,34 @@ def reproduce(
     provenance: str | None,
     quiet: bool,
     policy: str,
+    engine: str,
     plot: Path | None,
     form: str | None,
     output: Path | None,
 ) -> None:
-    """Redo published figures: published, ours, error, how, and what stays open.
+    """Redo published figures: published, ours, error, how, and what is unexplained.
 
     \b
     hisparse-sim reproduce
     hisparse-sim reproduce -o reproduced.csv --plot rates.svg
     """
+    from hisparse_sim.simulator.serving.missing import Origin
     from hisparse_sim.simulator.views import figures
     from hisparse_sim.simulator.views.plan_view import show_reproduced
-    from hisparse_sim.simulator.serving.reproduce import published_rates, table, throughput_curves
-    from hisparse_sim.simulator.serving.reproduce import reproduce as redo
+    from hisparse_sim.simulator.serving import asking
+    from hisparse_sim.simulator.serving.reproduce import published_rates, throughput_curves
 
     form = output_form(form, output)
     if plot:
         figures.check_suffix(plot)
     trace = one_trace(traces, provenance)
-    rows = table(list(redo(trace, policy, lambda what: note(f"  {what}", quiet))))
+    rows = asking.reproduce(
+        trace, policy=policy, engine=engine or None, progress=lambda what: note(f"  {what}", quiet)
+    )
     if form == "table":
         show_reproduced(rows, output)
     else:
-        write(rows, trace, {"policy": policy}, form, output)
+        write(rows, Origin.of(trace), {"policy": policy, "engine": engine or None}, form, output)
     if plot:
         rates = throughput_curves(trace, policy)
         figures.save(figures.throughput_beside_published(rates, published_rates()), plot)

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from hisparse_sim.simulator.commands.sweep import traces_argument
+from hisparse_sim.simulator.commands.replay_options import traces_argument
 from hisparse_sim.traces.commands.options import (
     FILE_FORMATS,
     chosen_requests,

@@ -1,76 +1,142 @@
-"""Options that plan and serve share, and the setting they describe."""
+"""Options that plan and serve share: those of a `Scenario`, with its defaults."""
 
 from __future__ import annotations
 
-from functools import cache
+import re
+from collections.abc import Callable, Iterable
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from hisparse_sim.traces.commands.options import combined, open_traces, provenance_option
+from hisparse_sim.simulator.serving.engines import ENGINES, NEWEST, load_engine
+from hisparse_sim.simulator.serving.scenario import Scenario
+from hisparse_sim.traces.commands.options import combined, in_options, open_traces, provenance_option
 from hisparse_sim.traces.terminal import note
-from hisparse_sim.traces.file.units import refuse_blocks
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from hisparse_sim.simulator.serving.missing import LayerMisses, MissesOf
-    from hisparse_sim.simulator.serving.prediction import Setting
+    from hisparse_sim.simulator.serving.missing import Origin
     from hisparse_sim.traces import Trace
 
 kv_dtype_option = click.option(
     "--kv-dtype",
     type=click.Choice(["bf16", "fp8", "fp8-raw"]),
-    default="bf16",
+    default=Scenario.kv_dtype,
     show_default=True,
     help="KV cache entries: 1152, 656 or 576 bytes per token and layer.",
 )
 kernel_option = click.option(
     "--kernel",
     type=click.Choice(["sglang", "native"]),
-    default="sglang",
+    default=Scenario.kernel,
     show_default=True,
     help="The swap-in kernel: the engine's or ours.",
 )
 
 POSITIVE = click.FloatRange(0, min_open=True)
+
+
+def engine_option(default: str = NEWEST.name) -> Callable[[Any], Any]:
+    """--engine, the name of a release, and the option that it replaced."""
+    key = "hisparse_sim.engine"
+
+    def remember(context: click.Context, _: click.Parameter, value: str | None) -> None:
+        if value is not None:
+            context.meta[key] = {"once": "sglang-0.5.16", "all": NEWEST.name}[value]
+
+    def chosen(context: click.Context, _: click.Parameter, value: str | None) -> str:
+        try:
+            return load_engine(value).name if value else context.meta.get(key, default)
+        except ValueError as error:
+            raise click.BadParameter(str(error)) from error
+
+    return combined(
+        click.option(
+            "--engine",
+            metavar="RELEASE",
+            callback=chosen,
+            help=f"{next(iter(ENGINES))} to {NEWEST.name}: memory and admission rules."
+            f"  [default: {default or 'that of each figure'}]",
+        ),
+        click.option(
+            "--keys-budgeted",
+            type=click.Choice(["all", "once"]),
+            hidden=True,
+            is_eager=True,
+            expose_value=False,
+            callback=remember,
+        ),
+    )
+
+
 trace_options = combined(
     click.option("--trace", "traces", multiple=True, help="Trace to replay.  [default: sample]"),
     provenance_option,
     click.option("--quiet", is_flag=True, help="No progress and no notes on stderr."),
 )
+
+
+_UNITS = {"GiB": 1.0, "TiB": 1024.0, "GB": 1e9 / (1 << 30), "TB": 1e12 / (1 << 30)}
+
+
+def in_gib(_: click.Context, __: click.Parameter, value: str | None) -> float | None:
+    """A size with its unit, such as 512GiB or 2TB, in GiB."""
+    if value is None:
+        return None
+    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?(GiB|TiB|GB|TB)", value)
+    if found is None or not float(found[1]):
+        raise click.BadParameter(f"{value!r} is no size such as 512GiB or 2TB")
+    return float(found[1]) * _UNITS[found[2]]
+
+
+host_options = combined(
+    click.option(
+        "--host-memory",
+        "host_memory_gib",
+        metavar="SIZE",
+        callback=in_gib,
+        help="Host memory of the machine, all GPUs together, such as 512GiB or 2TB."
+        "  [default: the profile's]",
+    ),
+    click.option(
+        "--host-gib",
+        type=POSITIVE,
+        help="Host memory for the pool of one GPU.  [default: its share of the machine's]",
+    ),
+)
 deployment_options = combined(
-    click.option("--model", default="glm-5.1", show_default=True, help="Model profile."),
-    click.option("--hardware", default="h200", show_default=True, help="Machine profile."),
+    click.option("--model", default=Scenario.model, show_default=True, help="Model profile."),
+    click.option(
+        "--hardware", default=Scenario.hardware, show_default=True, help="Machine profile."
+    ),
     click.option(
         "--layout",
-        type=click.Choice(["dp8-tp8", "dp8-ep8", "tp8"]),
-        default="dp8-tp8",
+        type=click.Choice(["dp8-tp8", "dp8-ep8", "tp8", "dp16-ep16"]),
+        default=Scenario.layout,
         show_default=True,
-        help="Attention over 8 ranks with experts split (tp) or spread (ep), or all split.",
+        help="Data-parallel attention (dp) with the experts TP or EP, or TP for everything.",
     ),
     kv_dtype_option,
     click.option(
         "--mem-fraction-static",
         type=click.FloatRange(0, 1, min_open=True, max_open=True),
-        default=0.85,
+        default=Scenario.mem_fraction_static,
         show_default=True,
         help="Share of the GPU for weights and KV.",
     ),
     click.option(
         "--device-pool-gib", type=POSITIVE, help="GPU memory for KV.  [default: what is left]"
     ),
-    click.option("--host-gib", type=POSITIVE, help="Host memory a GPU.  [default: the machine's]"),
     click.option(
-        "--keys-budgeted",
-        type=click.Choice(["all", "once"]),
-        default="all",
-        show_default=True,
-        help="Indexer keys in the pool's size; once: engines before SGLang's pull request 31992,"
-        " which also admitted more.",
+        "--max-total-tokens",
+        type=click.IntRange(1),
+        help="Most tokens of a rank's pool, as the engine's option.",
     ),
+    host_options,
+    engine_option(),
     click.option(
         "--early-stops",
         is_flag=True,
@@ -82,14 +148,14 @@ deployment_options = combined(
     click.option(
         "--max-running-requests",
         type=click.IntRange(1),
-        default=480,
+        default=Scenario.max_running_requests,
         show_default=True,
         help="Over all ranks.",
     ),
     click.option(
         "--chunked-prefill-size",
         type=click.IntRange(64),
-        default=65_536,
+        default=Scenario.chunked_prefill_size,
         show_default=True,
         help="Over all ranks.",
     ),
@@ -97,14 +163,22 @@ deployment_options = combined(
     click.option("--profiles", type=click.Path(), help="TOML file with your own profiles."),
     click.option(
         "--step-times",
-        metavar="FILE|aiconfigurator",
-        help="Compute times.  [default: the shipped table]",
+        metavar="FILE|aiconfigurator|roofline",
+        help="Compute times.  [default: the shipped table, else a roofline]",
     ),
     click.option(
-        "--prompt", type=click.IntRange(1), default=32_768, show_default=True, help="Tokens."
+        "--prompt",
+        type=click.IntRange(1),
+        default=Scenario.prompt,
+        show_default=True,
+        help="Tokens.",
     ),
     click.option(
-        "--output-len", type=click.IntRange(1), default=8192, show_default=True, help="Tokens."
+        "--output-len",
+        type=click.IntRange(1),
+        default=Scenario.output_len,
+        show_default=True,
+        help="Tokens.",
     ),
     trace_options,
     click.option(
@@ -116,83 +190,38 @@ deployment_options = combined(
 
 
 def one_trace(traces: tuple[str, ...], provenance: str | None) -> Trace:
-    """The one trace named, or the bundled sample; a TraceError if it does not count tokens."""
+    """The one trace named, or the bundled sample."""
     opened = open_traces(traces, provenance)
     if len(opened) > 1:
         raise click.UsageError("give one --trace: predictions take the misses of a single file")
-    refuse_blocks(opened, "serving models price")
     return opened[0]
 
 
-def prepare(options: dict[str, Any], mode: str, policy: str) -> tuple[Setting, MissesOf, Trace]:
-    """The setting that the options describe (default B and ratio), and its source of misses."""
-    from hisparse_sim.simulator.serving.deployment import Deployment
-    from hisparse_sim.simulator.serving.hardware import load_hardware
-    from hisparse_sim.simulator.serving.missing import layer_misses, read_miss_curve
-    from hisparse_sim.simulator.serving.models import load_model
-    from hisparse_sim.simulator.serving.prediction import Setting, steps_for
-    from hisparse_sim.simulator.serving.steptimes import LAYOUTS
-
-    model = load_model(options["model"], options["profiles"])
-    hardware = load_hardware(options["hardware"], options["profiles"])
-    gib = 1 << 30
-    pool, host = options["device_pool_gib"], options["host_gib"]
-    deployment = Deployment(
-        model,
-        hardware,
-        LAYOUTS[options["layout"]],
-        options["kv_dtype"],
-        options["mem_fraction_static"],
-        round(pool * gib) if pool else None,
-        round(host * gib) if host else None,
-        keys_budgeted=options["keys_budgeted"],
-    )
-    deployment.check_weights()
+def asked(options: dict[str, Any]) -> dict[str, Any]:
+    """The options of a scenario as its functions take them: the trace is open, if one is needed."""
     if options["step_times"] == "aiconfigurator":
-        note("asking AIConfigurator for a table; this takes some minutes", options["quiet"])
-    steps = steps_for(
-        model, hardware, options["layout"], options["kv_dtype"], options["step_times"]
-    )
-    trace = one_trace(options["traces"], options["provenance"])
-    curve = options["miss_curve"]
-    if curve is None and trace.metadata.model != model.name:
-        note(
-            f"note: misses from {trace.name} ({trace.metadata.model},"
-            f" {trace.metadata.provenance}), not from {model.name}",
-            options["quiet"],
-        )
-    start = "direct" if options["disaggregated"] else "staged"
-
-    @cache
-    def misses_of(policy: str, size: int) -> LayerMisses:
-        return layer_misses(trace, policy, size, start)
-
-    given: MissesOf = misses_of
-    if curve is not None:
-        context = options["prompt"] + options["output_len"] / 2
-        given = read_miss_curve(curve, policy, context, model.top_k)
-    setting = Setting(
-        deployment,
-        steps,
-        mode,
-        disaggregated=options["disaggregated"],
-        max_running_requests=options["max_running_requests"],
-        chunked_prefill_size=options["chunked_prefill_size"],
-        ignore_eos=not options["early_stops"],
-        kernel=options["kernel"],
-        profiles=options["profiles"],
-    )
-    return setting, given, trace
+        note("asking AIConfigurator for a table", options["quiet"])
+    if options["miss_curve"] is not None:
+        if options["traces"]:
+            raise click.UsageError("give --trace or --miss-curve, not both: misses come from one")
+        return given(options)
+    return given(options) | {"trace": one_trace(options["traces"], options["provenance"])}
 
 
-def _given(options: dict[str, Any]) -> dict[str, Any]:
+def say(notes: Iterable[str], quiet: bool) -> None:
+    """Print what a reader of the result must know."""
+    for each in notes:
+        note("note: " + in_options(each, click.get_current_context().command), quiet)
+
+
+def given(options: dict[str, Any]) -> dict[str, Any]:
     left_out = ("traces", "provenance", "quiet")
     return {name: value for name, value in options.items() if name not in left_out}
 
 
 def write(
     rows: pd.DataFrame,
-    trace: Trace,
+    origin: Origin,
     options: dict[str, Any],
     form: str,
     output: Path | None,
@@ -201,22 +230,21 @@ def write(
     """Write rows with what is needed to compute them again."""
     from hisparse_sim.simulator.views.tables import stamped, write_rows
 
-    named = rows.assign(trace=trace.name, provenance=trace.metadata.provenance)
-    digests = {trace.name: trace.sha256}
-    write_rows(stamped(named, digests, seed, _given(options)), form, output)
+    digests = {origin.name: origin.sha256}
+    write_rows(stamped(rows, digests, seed, given(options)), form, output)
 
 
 def write_document(
-    found: dict[str, Any], trace: Trace, options: dict[str, Any], output: Path | None
+    found: dict[str, Any], origin: Origin, options: dict[str, Any], output: Path | None
 ) -> None:
     """Write a JSON object, with what is needed to compute it again first."""
     from hisparse_sim.simulator.views import tables
 
     stamp = {
-        "trace": trace.name,
-        "provenance": trace.metadata.provenance,
-        "trace_sha256": trace.sha256,
-        "parameters": {k: v for k, v in _given(options).items() if v is not None},
+        "trace": origin.name,
+        "provenance": origin.provenance,
+        "trace_sha256": origin.sha256,
+        "parameters": {k: v for k, v in given(options).items() if v is not None},
         "version": version("hisparse-sim"),
     }
     tables.write_document(stamp | found, output)

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hisparse_sim.simulator.mrc.counting import mrc
-    from hisparse_sim.simulator.mrc.curves import Curves
+    from hisparse_sim.simulator.mrc.curves import MissCurves
 
-__all__ = ["Curves", "mrc"]
+__all__ = ["MissCurves", "mrc"]
 
-_MODULE_OF = {"Curves": "curves", "mrc": "counting"}
+_MODULE_OF = {"MissCurves": "curves", "mrc": "counting"}
 
 
 def __getattr__(name: str) -> Any:

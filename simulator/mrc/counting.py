@@ -2,15 +2,15 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import replace
 from operator import index
-from os import PathLike
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from hisparse_sim.policies import Policy, get_policy
-from hisparse_sim.simulator.mrc.curves import ENGINE_LRU, ONE_PASS_METHOD, REPLAY, Curve, Curves, joined
+from hisparse_sim.policies import ALIASES, Policy, get_policy
+from hisparse_sim.simulator.mrc.curves import ENGINE_LRU, ONE_PASS_METHOD, REPLAY, Curve, MissCurves, covering, joined
 from hisparse_sim.simulator.mrc.one_pass import ONE_PASS, part_curve
 from hisparse_sim.simulator.replay.replaying import (
     MAX_BUFFER_SIZE,
@@ -20,7 +20,7 @@ from hisparse_sim.simulator.replay.replaying import (
     replay_part,
 )
 from hisparse_sim.simulator.replay.sweeping import TINY, available_cores, prepare, trace_names
-from hisparse_sim.traces import Part, Trace, open_trace
+from hisparse_sim.traces import Part, Trace, Traces, as_traces
 from hisparse_sim.traces.demand import Longs
 
 POLICIES = (*ONE_PASS, ENGINE_LRU)
@@ -40,7 +40,7 @@ class _Task(NamedTuple):
     one_pass: tuple[str, ...]
     replayed: tuple[Policy, ...]
     sizes: Longs  # of the one-pass curves
-    buffers: Longs  # of the replays
+    points: Longs  # sizes of the replays
     start: str
     seed: int
     steps: tuple[int, int] | None
@@ -49,9 +49,9 @@ class _Task(NamedTuple):
 
 
 def mrc(
-    traces: str | PathLike[str] | Trace | Sequence[str | PathLike[str] | Trace],
+    traces: Traces | None = None,
     policies: str | Policy | Iterable[str | Policy] = POLICIES,
-    buffer_sizes: int | Iterable[int] | None = None,
+    buffers: int | Iterable[int] | None = None,
     start: str = "staged",
     *,
     largest: int | None = None,
@@ -65,12 +65,12 @@ def mrc(
     jobs: int | None = None,
     executor: Executor | None = None,
     progress: Callable[[int, int], None] | None = None,
-) -> Curves:
+) -> MissCurves:
     """Count the misses of every buffer size, from the top_k of the traces to `largest` (8 times
     that).
 
     `policies`: "textbook-lru" and "belady" are counted at every size, in one pass each. Others are
-    replayed at `buffer_sizes` (ten from top_k to `largest`) and interpolated between them. The
+    replayed at `buffers` (ten from top_k to `largest`) and interpolated between them. The
     engine's "lru" differs a little from the textbook's, which ranks the positions of a step as its
     row lists them. `per_layer` keeps every (request, layer) apart, `window` so many steps of one;
     then sizes go up in pages of 64 slots (less if top_k is below 2,048). `skip_steps` leaves the
@@ -79,10 +79,7 @@ def mrc(
 
     Raises what `sweep` raises.
     """
-    opened = [
-        trace if isinstance(trace, Trace) else open_trace(trace)
-        for trace in ([traces] if isinstance(traces, str | PathLike | Trace) else traces)
-    ]
+    opened = as_traces(traces)
     asked = [policies] if isinstance(policies, str | Policy) else list(policies)
     if not opened or not asked:
         raise ValueError("nothing to count: name at least one trace and one policy")
@@ -90,22 +87,33 @@ def mrc(
         raise ValueError(f"the window is {window} steps; it must be at least 1")
     if skip_steps < 0 or skip_steps % (window or 1):
         raise ValueError(f"{skip_steps} steps cannot be skipped: name 0, or whole windows")
-    one_pass = tuple(dict.fromkeys(each for each in asked if each in ONE_PASS))
-    others = [each for each in asked if each not in ONE_PASS]
-    replayed = tuple(
-        dict.fromkeys(get_policy(each) if isinstance(each, str) else each for each in others)
-    )
+    names = [ALIASES.get(each, each) if isinstance(each, str) else each for each in asked]
+    one_pass = tuple(dict.fromkeys(each for each in names if each in ONE_PASS))
+    replayed = tuple(dict.fromkeys(get_policy(each) for each in names if each not in ONE_PASS))
     top_k = max(trace.metadata.top_k for trace in opened)
     page = 1 if window is None and not per_layer else page_of(top_k)
-    sizes, buffers = _sizes(top_k, page, buffer_sizes, largest)
-    for size in (*buffers.tolist(), int(sizes[-1])):
+    sizes, points = _sizes(top_k, page, buffers, largest)
+    for size in (*points.tolist(), int(sizes[-1])):
         check_arguments(size, start)
         for trace in opened:
             check_top_k(trace, size)
     requests = requests if requests is None or isinstance(requests, str) else tuple(requests)
     layers = layers if layers is None or isinstance(layers, int) else tuple(layers)
     tasks = [
-        _Task(trace, name, part, one_pass, replayed, sizes, buffers, start, seed, steps, window, skip_steps)
+        _Task(
+            trace=trace,
+            name=name,
+            part=part,
+            one_pass=one_pass,
+            replayed=replayed,
+            sizes=sizes,
+            points=points,
+            start=start,
+            seed=seed,
+            steps=steps,
+            window=window,
+            skip_steps=skip_steps,
+        )
         for trace, name in zip(opened, trace_names(opened), strict=True)
         for part in trace.select(requests, layers)
     ]
@@ -113,17 +121,20 @@ def mrc(
     for policy in one_pass:
         part_curve(TINY, policy, 1)
     apart = per_layer or window is not None
-    found: list[Curves] = []
+    found: list[MissCurves] = []
+    lines: list[pd.DataFrame] = []
     for done, curves in enumerate(_run(tasks, executor, jobs), start=1):
         found.append(curves)
+        lines.append(curves.lines)
         if not apart and len(found) == _TOGETHER:
             found = [joined(found).summed()]
         if progress is not None:
             progress(done, len(tasks))
-    curves = joined(found)
-    if curves.lines.empty:
+    all_lines = pd.concat(lines, ignore_index=True)
+    if all_lines.empty:
         raise no_steps(opened, steps)
-    return curves if apart else curves.summed()
+    curves = joined(found) if apart else joined(found).summed()
+    return replace(curves, lines=covering(curves.lines, all_lines, curves.parts, seed))
 
 
 def page_of(top_k: int) -> int:
@@ -133,21 +144,21 @@ def page_of(top_k: int) -> int:
 
 
 def _sizes(
-    top_k: int, page: int, buffer_sizes: int | Iterable[int] | None, largest: int | None
+    top_k: int, page: int, buffers: int | Iterable[int] | None, largest: int | None
 ) -> tuple[Longs, Longs]:
     """Return the sizes of the one-pass curves, and those that other policies are replayed at."""
     most = min(_LARGEST * top_k, MAX_BUFFER_SIZE) if largest is None else index(largest)
-    if buffer_sizes is None:
-        buffers = [min(most, -(-int(times * top_k) // page) * page) for times in _REPLAYED]
-        buffers = [max(top_k, size) for size in buffers]
+    if buffers is None:
+        points = [min(most, -(-int(times * top_k) // page) * page) for times in _REPLAYED]
+        points = [max(top_k, size) for size in points]
     else:
-        given = buffer_sizes if isinstance(buffer_sizes, Iterable) else [buffer_sizes]
-        buffers = [index(size) for size in given]
+        given = buffers if isinstance(buffers, Iterable) else [buffers]
+        points = [index(size) for size in given]
     first = -(-top_k // page) * page
-    return np.arange(first, max(most, *buffers) + 1, page), np.unique(buffers)
+    return np.arange(first, max(most, *points) + 1, page), np.unique(points)
 
 
-def _run(tasks: Sequence[_Task], executor: Executor | None, jobs: int | None) -> Iterator[Curves]:
+def _run(tasks: Sequence[_Task], executor: Executor | None, jobs: int | None) -> Iterator[MissCurves]:
     if executor is not None:
         yield from executor.map(_count, tasks)
         return
@@ -155,7 +166,7 @@ def _run(tasks: Sequence[_Task], executor: Executor | None, jobs: int | None) ->
         yield from threads.map(_count, tasks)
 
 
-def _count(task: _Task) -> Curves:
+def _count(task: _Task) -> MissCurves:
     """Read a part once and count all its curves; a line per window that has steps."""
     demand = task.trace.read(task.part, steps=task.steps)
     starts = np.arange(task.skip_steps, demand.rows, task.window or demand.rows or 1)
@@ -183,8 +194,9 @@ def _count(task: _Task) -> Curves:
     for policy_ in task.replayed:
         replays = [
             replay_part(demand, policy_, size, task.start, seed=task.seed).misses
-            for size in task.buffers.tolist()
+            for size in task.points.tolist()
         ]
         misses = np.add.reduceat(np.array(replays, np.int64), starts, axis=1)
-        of[policy_.name] = Curve(REPLAY, task.buffers, misses.T)
-    return Curves(lines, task.start, of, task.window)
+        of[policy_.name] = Curve(REPLAY, task.points, misses.T)
+    parts = {task.trace.sha256: task.trace.parts}
+    return MissCurves(lines, task.start, task.seed, of, parts, task.window)

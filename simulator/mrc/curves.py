@@ -2,16 +2,19 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from hisparse_sim.simulator.mrc.one_pass import TEXTBOOK_LRU
+from hisparse_sim.simulator.replay.coverage import SELECTED, Covered, coverage
 from hisparse_sim.simulator.replay.metrics import without_tokens
+from hisparse_sim.traces import Part
 from hisparse_sim.traces.demand import Longs
 
 ENGINE_LRU = "lru"
+_COVERS = ["seed", "trace_sha256", *SELECTED]
 ONE_PASS_METHOD, REPLAY, INTERPOLATED = "one pass", "replay", "interpolated"
 
 
@@ -24,17 +27,20 @@ class Curve(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Curves:
+class MissCurves:
     """Misses by buffer size, exact where they are given.
 
     `lines` has a row per trace, per (request, layer) or per window of steps of one: `trace,
-    trace_sha256, provenance, unit, top_k, request, layer, first_step, steps, accesses`; what a line
-    sums up is null. A window holds the steps from `first_step` to `first_step` + `window` - 1.
+    trace_sha256, provenance, unit, top_k, request, layer, first_step, steps, accesses` and what
+    `replay.coverage` says of all lines of the trace; what a line sums up is null. A window holds
+    the steps from `first_step` to `first_step` + `window` - 1.
     """
 
     lines: pd.DataFrame
     start: str
+    seed: int
     of: Mapping[str, Curve]  # by policy
+    parts: Mapping[str, tuple[Part, ...]]  # all of a trace, by its SHA-256
     window: int | None = None
 
     @property
@@ -48,6 +54,8 @@ class Curves:
 
         `method` is `one pass` or `replay`, which are exact, or `interpolated`, between two replays.
         """
+        about = ["trace", "provenance", "unit", "request", "layer"]
+        about += ["first_step"] if self.window is not None else []
         tables = []
         for policy, curve in self.of.items():
             sizes, misses = curve.sizes, curve.misses
@@ -56,19 +64,19 @@ class Curves:
                 sizes = np.union1d(sizes, self._between(sizes))
                 misses = interpolated(curve, sizes)
                 method = np.where(np.isin(sizes, curve.sizes), REPLAY, INTERPOLATED)
-            unsaid = ["trace_sha256", "top_k", *(["first_step"] if self.window is None else [])]
-            table = self.lines.drop(columns=unsaid)
-            table = table.loc[table.index.repeat(len(sizes))].reset_index(drop=True)
-            steps, accesses = table.pop("steps"), table.pop("accesses")
-            table["policy"] = policy
-            table["buffer"] = np.tile(sizes, len(self.lines))
-            table["start"] = self.start
-            table["steps"], table["accesses"] = steps, accesses
-            table["misses"] = misses.ravel()
-            table["miss_rate"] = table["misses"] / table["accesses"]
-            table["misses_per_step"] = table["misses"] / table["steps"]
-            table["method"] = np.tile(method, len(self.lines))
-            tables.append(table)
+            lines = self.lines.loc[self.lines.index.repeat(len(sizes))].reset_index(drop=True)
+            found = pd.DataFrame({
+                "policy": policy,
+                "buffer": np.tile(sizes, len(self.lines)),
+                "start": self.start,
+                "steps": lines["steps"],
+                "accesses": lines["accesses"],
+                "misses": misses.ravel(),
+                "miss_rate": misses.ravel() / lines["accesses"],
+                "misses_per_step": misses.ravel() / lines["steps"],
+                "method": np.tile(method, len(self.lines)),
+            })
+            tables.append(pd.concat([lines[about], found, lines[_COVERS]], axis=1))
         return without_tokens(pd.concat(tables, ignore_index=True))
 
     def _between(self, sizes: Longs) -> Longs:
@@ -79,7 +87,7 @@ class Curves:
         inner: Longs = every[(every >= sizes[0]) & (every <= sizes[-1])]
         return inner
 
-    def summed(self, by: Sequence[str] = ()) -> "Curves":
+    def summed(self, by: Sequence[str] = ()) -> "MissCurves":
         """Return a line per trace, or per trace and other columns of `lines`."""
         keys = ["trace_sha256", *by]
         groups = self.lines.groupby(keys, sort=False, dropna=False)
@@ -103,7 +111,7 @@ class Curves:
         requests: Iterable[str] | None = None,
         layers: Iterable[int] | None = None,
         steps: tuple[int, int] | None = None,
-    ) -> "Curves":
+    ) -> "MissCurves":
         """Return the lines of these requests, layers and steps (first, stop); None means all.
 
         Raises ValueError for a request or layer that no line has, or steps that cut a window.
@@ -130,19 +138,39 @@ class Curves:
         of = {
             policy: curve._replace(misses=curve.misses[chosen]) for policy, curve in self.of.items()
         }
-        return replace(self, lines=self.lines[chosen].reset_index(drop=True), of=of)
+        lines = self.lines[chosen].reset_index(drop=True)
+        return replace(self, lines=covering(lines, lines, self.parts, self.seed), of=of)
 
 
-def joined(found: Sequence[Curves]) -> Curves:
+def covering(
+    lines: pd.DataFrame, all_lines: pd.DataFrame, parts: Mapping[str, tuple[Part, ...]], seed: int
+) -> pd.DataFrame:
+    """Return lines with what `all_lines`, of single (request, layer), say of their traces."""
+    found = {}
+    for sha256, own in all_lines.groupby("trace_sha256", sort=False):
+        part_of: dict[Any, Part] = {
+            (part.request, part.layer): part for part in parts[str(sha256)]
+        }
+        covered = [
+            Covered(part_of[key], int(rows["first_step"].min()), int(rows["steps"].sum()))
+            for key, rows in own.groupby(["request", "layer"], sort=False)
+        ]
+        found[sha256] = coverage(str(sha256), parts[str(sha256)], covered, seed)
+    covers = pd.DataFrame.from_dict(found, orient="index").drop(columns="trace_sha256")
+    own = lines.drop(columns=["seed", *SELECTED], errors="ignore")
+    return own.join(covers, on="trace_sha256")
+
+
+def joined(found: Sequence[MissCurves]) -> MissCurves:
     """Return the lines of several, which have the same start, window and policies, in one."""
     first = found[0]
     of = {
         policy: curve._replace(misses=np.concatenate([each.of[policy].misses for each in found]))
         for policy, curve in first.of.items()
     }
-    return replace(
-        first, lines=pd.concat([each.lines for each in found], ignore_index=True), of=of
-    )
+    lines = pd.concat([each.lines for each in found], ignore_index=True)
+    parts = {sha256: own for each in found for sha256, own in each.parts.items()}
+    return replace(first, lines=lines, of=of, parts=parts)
 
 
 def interpolated(curve: Curve, sizes: Longs) -> Longs:
@@ -161,7 +189,7 @@ def interpolated(curve: Curve, sizes: Longs) -> Longs:
     ).astype(np.int64)
 
 
-def engine_difference(curves: Curves) -> tuple[float, int] | None:
+def engine_difference(curves: MissCurves) -> tuple[float, int] | None:
     """Return the largest difference of the engine's LRU from the textbook's, as a share of all
     demands, and the size where it is; None if either is missing or they share no size."""
     if ENGINE_LRU not in curves.of or TEXTBOOK_LRU not in curves.of:

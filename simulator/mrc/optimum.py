@@ -23,7 +23,7 @@ import numpy as np
 
 from hisparse_sim.policies.hook import signed
 from hisparse_sim.policies.policy import Indices, Positions
-from hisparse_sim.simulator.replay.kernel import Rows, next_demands
+from hisparse_sim.simulator.replay.kernel import Rows, next_accesses
 from hisparse_sim.traces.demand import Longs
 from hisparse_sim.traces.machine_code import compiled
 
@@ -31,7 +31,7 @@ from hisparse_sim.traces.machine_code import compiled
 class Levels(NamedTuple):
     """Position b of the arrays [most] is the level of a buffer with b + 1 slots."""
 
-    next_demand: Indices  # [N] see `policies.policy.Policy`
+    next_access: Indices  # [N] see `policies.policy.Policy`
     held: Positions  # [most] identity: a position, or T and above for an empty slot
     due: Indices  # [most] number of the step that demands it next, counted from 1
     inside: Positions  # [T + most] 1 if a level holds it, else 0
@@ -43,16 +43,16 @@ class Levels(NamedTuple):
 def new_levels(rows: Rows, positions: int, most: int, filled: bool) -> Levels:
     """Return the levels of buffers of up to `most` slots before the first row."""
     steps = len(rows.seq_len)
-    next_demand = np.empty(len(rows.positions), np.int32)
-    first_demand = np.empty(positions, np.int32)
-    next_demands(rows, 0, next_demand, first_demand)
+    next_access = np.empty(len(rows.positions), np.int32)
+    first_access = np.empty(positions, np.int32)
+    next_accesses(rows, 0, next_access, first_access)
     inside = np.zeros(positions + most, np.uint32)
     start = 0 if filled else positions
     inside[start : start + most] = 1
     return Levels(
-        next_demand=next_demand,
+        next_access=next_access,
         held=np.arange(start, start + most, dtype=np.uint32),
-        due=first_demand[:most].copy() if filled else np.full(most, steps + 1, np.int32),
+        due=first_access[:most].copy() if filled else np.full(most, steps + 1, np.int32),
         inside=inside,
         longest_row=int(np.diff(rows.offsets).max(initial=0)),
         first=np.full(steps + 3, positions + most, np.uint32),
@@ -73,7 +73,7 @@ def count(rows: Rows, begin: int, end: int, levels: Levels, change: Longs) -> No
     never = np.uint32(len(first) - 2)  # the last number that a demand can have
     for now in range(begin, end):
         row = rows.positions[rows.offsets[now] : rows.offsets[now + 1]]
-        next_demand = levels.next_demand[rows.offsets[now] : rows.offsets[now + 1]]
+        next_access = levels.next_access[rows.offsets[now] : rows.offsets[now + 1]]
         newest = np.uint32(rows.seq_len[now] - 1)
         this = np.uint32(now + 1)
         # A buffer of so many slots is the largest that the request does not fit into.
@@ -102,7 +102,7 @@ def count(rows: Rows, begin: int, end: int, levels: Levels, change: Longs) -> No
         for i in range(len(row)):
             if row[i] != newest:
                 held[level] = row[i]
-                due[level] = next_demand[i]
+                due[level] = next_access[i]
                 inside[row[i]] = np.uint32(1)
                 level += np.uint32(1)
         while True:

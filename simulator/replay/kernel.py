@@ -158,22 +158,22 @@ def on_compile(call: Callable[[], None]) -> Iterator[None]:
 
 
 @machine_code.compiled
-def next_demands(rows: Rows, start: int, next_demand: Indices, first_demand: Indices) -> None:
+def next_accesses(rows: Rows, start: int, next_access: Indices, first_access: Indices) -> None:
     """Fill the two tables of `Policy.needs_future` for the rows from `start` on, reading backwards.
 
-    `next_demand` [N], `first_demand` [T]; see `policies.policy.Policy` for the values.
+    `next_access` [N], `first_access` [T]; see `policies.policy.Policy` for the values.
     """
     steps = len(rows.seq_len)
-    first_demand[:] = steps + 1
+    first_access[:] = steps + 1
     for now in range(steps - 1, start - 1, -1):
         newest = rows.seq_len[now] - 1
         first, end = rows.offsets[now], rows.offsets[now + 1]
-        row, demands = rows.positions[first:end], next_demand[first:end]
+        row, demands = rows.positions[first:end], next_access[first:end]
         for i in range(len(row)):
             prefetch(rows.positions, first - len(row) + i)
             position = row[i]
             if position == newest:
                 demands[i] = steps + 3
             else:
-                demands[i] = first_demand[position]
-                first_demand[position] = now + 1
+                demands[i] = first_access[position]
+                first_access[position] = now + 1

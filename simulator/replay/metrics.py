@@ -28,13 +28,16 @@ def tidy_row(misses: Misses, accesses: int) -> dict[str, Any]:
         "p50": float(p50),
         "p95": float(p95),
         "max": int(largest),
-        "regret": float("nan"),
+        "excess_over_min": float("nan"),
     }
 
 
 def tidy_rows(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     """Return result rows as a table; the column `unit` stays if a trace counts no tokens."""
-    return without_tokens(pd.DataFrame(list(rows)))
+    table = pd.DataFrame(list(rows))
+    if "layer" in table:
+        table["layer"] = table["layer"].astype("Int64")  # null where a row is of several layers
+    return without_tokens(table)
 
 
 def without_tokens(table: pd.DataFrame) -> pd.DataFrame:
@@ -56,12 +59,12 @@ def blocks_of(rows: pd.DataFrame) -> str:
     return ", ".join(f"{plural(unit)} in {trace}" for trace, unit in units.to_numpy().tolist())
 
 
-def regret(misses: int, optimum: int) -> float:
-    """Return misses / Belady's - 1: 0.25 is a quarter more than necessary; infinite if none
-    were."""
-    if optimum == 0:
+def excess_over_min(misses: int, least: int) -> float:
+    """Return misses / `least`, those of MIN (Belady), - 1: 0.25 is a quarter more than necessary;
+    infinite if none were."""
+    if least == 0:
         return 0.0 if misses == 0 else float("inf")
-    return misses / optimum - 1
+    return misses / least - 1
 
 
 def rolling_mean(values: npt.NDArray[np.number], window: int) -> npt.NDArray[np.float64]:

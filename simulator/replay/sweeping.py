@@ -14,10 +14,17 @@ import numpy.typing as npt
 import pandas as pd
 
 from hisparse_sim.policies import Policy, get_policy
+from hisparse_sim.simulator.replay.coverage import Covered, coverage
 from hisparse_sim.simulator.replay.kept import Finished, Kept
-from hisparse_sim.simulator.replay.metrics import Misses, regret, tidy_row, tidy_rows
-from hisparse_sim.simulator.replay.replaying import check_arguments, check_top_k, no_steps, replay_part
-from hisparse_sim.traces import Demand, Part, Trace, open_trace
+from hisparse_sim.simulator.replay.metrics import Misses, excess_over_min, tidy_row, tidy_rows
+from hisparse_sim.simulator.replay.replaying import (
+    check_arguments,
+    check_top_k,
+    no_steps,
+    replay_part,
+)
+from hisparse_sim.traces import Demand, Part, Trace, Traces, as_traces
+from hisparse_sim.traces.notebook import shown
 from hisparse_sim.traces.terminal import printable
 
 BELADY = "belady"
@@ -68,6 +75,12 @@ class Sweep:
     finished: int
     parts: int
     pieces: list["Piece"] = field(repr=False)
+    notes: tuple[str, ...] = ()  # what a reader must know, a sentence each
+
+    def _repr_html_(self) -> str:
+        done = f" (interrupted: {self.finished} of {self.parts} parts)" * self.interrupted
+        names = ", ".join(self.rows["trace"].drop_duplicates()) if len(self.rows) else "nothing"
+        return shown(f"Sweep of {names}{done}", self.notes, self.rows)
 
     @property
     def interrupted(self) -> bool:
@@ -90,7 +103,7 @@ class Sweep:
                 {
                     "trace": piece.name,
                     "request": piece.part.request,
-                    "layer": piece.part.layer,
+                    "layer": pd.array([piece.part.layer], "Int64").repeat(len(misses)),
                     "policy": run.policy.name,
                     "buffer": run.buffer_size,
                     "step": np.arange(piece.first_step, piece.first_step + len(misses)),
@@ -115,17 +128,22 @@ class Piece:
     accesses: int = 0
     misses: dict[Run, Misses] = field(default_factory=dict)
 
+    @property
+    def covered(self) -> Covered:
+        rows = max(len(misses) for misses in self.misses.values())
+        return Covered(self.part, self.first_step, rows)
+
     def add(self, run: Run, done: Finished) -> None:
         self.first_step, self.last_seq_len, self.accesses, self.misses[run] = done
 
 
 def sweep(
-    traces: str | PathLike[str] | Trace | Sequence[str | PathLike[str] | Trace],
+    traces: Traces,
     policies: str | Policy | Iterable[str | Policy],
-    buffer_sizes: int | Iterable[int],
+    buffers: int | Iterable[int],
     start: str = "staged",
     *,
-    regret: bool = True,
+    compare_min: bool = True,
     per_layer: bool = False,
     seed: int = 0,
     requests: str | Iterable[str] | None = None,
@@ -138,7 +156,7 @@ def sweep(
 ) -> Sweep:
     """Replay every policy at every buffer size over every trace.
 
-    `regret` adds the ratio to Belady's misses, which are replayed for it if not asked for.
+    `compare_min` adds `excess_over_min`, for which MIN (Belady) is replayed even if not asked for.
     `per_layer` gives a row per (request, layer) instead of one per (trace, policy, buffer). `jobs`
     threads (default: all cores) do the work, or any `executor` passed in. A KeyboardInterrupt ends
     the sweep with what is finished. `keep` names a file to which all work is appended as it is
@@ -148,22 +166,19 @@ def sweep(
 
     Raises what `replay` raises.
     """
-    opened = [
-        trace if isinstance(trace, Trace) else open_trace(trace)
-        for trace in ([traces] if isinstance(traces, str | PathLike | Trace) else traces)
-    ]
+    opened = as_traces(traces)
     policies = [policies] if isinstance(policies, str | Policy) else policies
-    sizes = buffer_sizes if isinstance(buffer_sizes, Iterable) else [buffer_sizes]
+    sizes = buffers if isinstance(buffers, Iterable) else [buffers]
     asked = list(
         dict.fromkeys(
-            Run(get_policy(policy) if isinstance(policy, str) else policy, size)
+            Run(get_policy(policy), size)
             for policy, size in product(policies, [index(size) for size in sizes])
         )
     )
     if not asked:
         raise ValueError("nothing to sweep: name at least one policy and one buffer size")
     optima = [Run(get_policy(BELADY), size) for size in {run.buffer_size for run in asked}]
-    runs = list(dict.fromkeys(asked + optima)) if regret else asked
+    runs = list(dict.fromkeys(asked + optima)) if compare_min else asked
     for run in runs:
         check_arguments(run.buffer_size, start)
         for trace in opened:
@@ -204,10 +219,19 @@ def sweep(
         with ThreadPoolExecutor(workers) as threads:
             _execute(tasks, threads, store, progress)
     finished = [piece for piece in pieces if len(piece.misses) == len(runs)]
-    grouped = [[piece] for piece in finished] if per_layer else _by_trace(finished)
+    by_trace = _by_trace(finished)
+    covered = {
+        group[0].name: coverage(
+            group[0].trace.sha256, group[0].trace.parts, [piece.covered for piece in group], seed
+        )
+        for group in by_trace
+    }
+    grouped = [[piece] for piece in finished] if per_layer else by_trace
     return Sweep(
         rows=tidy_rows(
-            _row(group, run, start, per_layer, regret) for group in grouped for run in asked
+            _row(group, run, start, per_layer, compare_min) | covered[group[0].name]
+            for group in grouped
+            for run in asked
         ),
         per_layer=per_layer,
         parts_per_row=np.array([len(group) for group in grouped for _ in asked]),
@@ -322,7 +346,7 @@ def _by_trace(pieces: list[Piece]) -> list[list[Piece]]:
 
 
 def _row(
-    group: list[Piece], run: Run, start: str, per_layer: bool, with_regret: bool
+    group: list[Piece], run: Run, start: str, per_layer: bool, compare_min: bool
 ) -> dict[str, Any]:
     first = group[0]
     requests = {piece.part.request for piece in group}
@@ -340,8 +364,8 @@ def _row(
             sum(piece.accesses for piece in group),
         ),
     }
-    if with_regret:
+    if compare_min:
         optimum = Run(get_policy(BELADY), run.buffer_size)
         least = sum(int(piece.misses[optimum].sum(dtype=np.int64)) for piece in group)
-        row["regret"] = regret(row["misses"], least)
+        row["excess_over_min"] = excess_over_min(row["misses"], least)
     return row

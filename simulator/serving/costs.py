@@ -2,7 +2,8 @@
 fit."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -11,8 +12,9 @@ import pandas as pd
 from hisparse_sim.simulator.serving.latency import Link, swap_in_us
 from hisparse_sim.simulator.serving.memory import capacity
 from hisparse_sim.simulator.replay.metrics import Misses
-from hisparse_sim.simulator.serving.models import Model
+from hisparse_sim.simulator.serving.models import Model, load_model
 from hisparse_sim.simulator.replay.sweeping import Sweep
+from hisparse_sim.traces import Trace
 from hisparse_sim.traces.file.units import refuse_blocks
 
 GIB = 2**30
@@ -27,21 +29,48 @@ class SwapIn:
     link: Link
     kernel: str  # "sglang" or "native"
     batch: int  # requests that swap in together, all missing alike
-    item_bytes: int
+    entry_bytes: int
 
     def us(self, misses: Misses, buffer_size: int) -> npt.NDArray[np.float64]:
         """Return the swap-in time of every step, for `misses` [steps] of one layer and request."""
-        return swap_in_us(self.link, self.kernel, self.batch, misses, buffer_size, self.item_bytes)
+        return swap_in_us(self.link, self.kernel, self.batch, misses, buffer_size, self.entry_bytes)
+
+
+def model_of(
+    traces: Sequence[Trace], name: str | None = None, profiles: str | Path | None = None
+) -> tuple[Model, str]:
+    """Return the profile of the model that costs are of, and a note if it is not the traces' own.
+
+    The model called `name`; else the traces', else glm-5.1, both with the top_k of the traces.
+    Raises TraceError for traces that do not count tokens, ValueError for an unknown name and for
+    traces of several models.
+    """
+    refuse_blocks(traces, "ratios, models and links price")
+    if name is not None:
+        return load_model(name, profiles), ""
+    if len({trace.metadata.model for trace in traces}) > 1:
+        raise ValueError("the traces are of several models: choose one with `model`")
+    top_k = max(trace.metadata.top_k for trace in traces)
+    own = traces[0].metadata.model
+    try:
+        model, why = load_model(own, profiles), ""
+    except ValueError:
+        model = load_model("glm-5.1")
+        why = f"{own or 'the trace'} has no profile; `model` names another"
+    if top_k != model.top_k:
+        why += "; " * bool(why) + f"with top_k {top_k:,} as traced instead of {model.top_k:,}"
+    note = f"bytes and memory are those of {model.name} ({why})" if why else ""
+    return replace(model, top_k=top_k), note
 
 
 def check_costs(ratios: Sequence[int], device_pool_gib: float, host_gib: float) -> None:
     """Raise ValueError for what `add_costs` cannot price; long work asks before it starts."""
-    for name, gib in (("device-pool", device_pool_gib), ("host", host_gib)):
+    for name, gib in (("device_pool_gib", device_pool_gib), ("host_gib", host_gib)):
         if not 0 < gib <= _MOST_GIB:
-            raise ValueError(f"--{name}-gib is {gib}; it must be between 0 and {_MOST_GIB}")
+            raise ValueError(f"`{name}` is {gib}; it must be between 0 and {_MOST_GIB}")
     for ratio in ratios:
         if not 1 <= ratio <= _MOST_RATIO:
-            raise ValueError(f"--ratio is {ratio}; it must be between 1 and {_MOST_RATIO}")
+            raise ValueError(f"`ratio` is {ratio}; it must be between 1 and {_MOST_RATIO}")
 
 
 def add_swap_in(swept: Sweep, rows: pd.DataFrame, swap_in: SwapIn) -> pd.DataFrame:
@@ -89,7 +118,7 @@ def add_costs(
     refuse_blocks((piece.trace for piece in swept.pieces), "memory models price")
     check_costs(ratios, device_pool_gib, host_gib)
     rows = swept.rows
-    item_bytes = model.item_bytes(kv_dtype)
+    entry_bytes = model.entry_bytes(kv_dtype)
     priced = []
     for ratio in ratios:
         block = rows.copy()
@@ -97,7 +126,7 @@ def add_costs(
         block["kv_dtype"] = kv_dtype
         block["host_to_device_ratio"] = ratio
         layers = 1 if swept.per_layer else model.layers
-        block["bytes_per_step"] = block["misses_per_step"] * item_bytes * layers
+        block["bytes_per_step"] = block["misses_per_step"] * entry_bytes * layers
         block["bytes_per_request"] = block["bytes_per_step"] * block["steps"] / swept.parts_per_row
         tokens = swept.longest_request + output_len
         block["device_pool_gib"] = device_pool_gib

@@ -17,13 +17,13 @@ from hisparse_sim.simulator.serving.memory import PAGE_TOKENS
 from hisparse_sim.simulator.serving.missing import LayerMisses
 from hisparse_sim.simulator.serving.models import FULL, Model
 
-MODES = ("baseline", "hisparse", "prefetch", "overlap", "oracle")
+MODES = ("baseline", "hisparse", "prefetch", "overlap", "zero-cost")
 MODE_SUMMARIES = {
     "baseline": "the whole KV on the GPU, no swap-in, few requests",
     "hisparse": "swap-in before the attention of every layer, as the engine does",
     "prefetch": "shared layers fetch while the layers before them compute (needs shared layers)",
     "overlap": "attention over the hits runs while the misses are copied (upper bound)",
-    "oracle": "as many requests as HiSparse, copies free",
+    "zero-cost": "zero-cost swap-in: as many requests as HiSparse, copies take no time",
 }
 
 Floats = NDArray[np.float64]
@@ -65,7 +65,7 @@ class Exposure:
 
     @property
     def copies(self) -> bool:
-        return self.mode not in ("baseline", "oracle")
+        return self.mode not in ("baseline", "zero-cost")
 
     @cached_property
     def _groups(self) -> tuple[int, ...]:

@@ -5,13 +5,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from hisparse_sim.simulator.mrc.curves import REPLAY, Curves, engine_difference
+from hisparse_sim.simulator.mrc.curves import REPLAY, MissCurves, engine_difference
 from hisparse_sim.simulator.views.tables import print_table
 
 _MOST_LINES = 12
 
 
-def show_mrc(curves: Curves, output: Path | None = None) -> None:
+def show_mrc(curves: MissCurves, output: Path | None = None) -> None:
     """Print a line per buffer size and a column per policy: misses in per cent of all demands, all
     lines of the curves summed up."""
     total = curves.summed()
@@ -34,7 +34,7 @@ def show_mrc(curves: Curves, output: Path | None = None) -> None:
     )
 
 
-def _shown(curves: Curves, rates: pd.DataFrame) -> list[int]:
+def _shown(curves: MissCurves, rates: pd.DataFrame) -> list[int]:
     """Return the sizes that some policy was replayed at, else some of all sizes, near each other
     where the curve is steep."""
     replayed = [curve.sizes for curve in curves.of.values() if curve.method == REPLAY]
@@ -46,7 +46,7 @@ def _shown(curves: Curves, rates: pd.DataFrame) -> list[int]:
     return list(dict.fromkeys(nearest))
 
 
-def _notes(curves: Curves, first: pd.Series) -> str:
+def _notes(curves: MissCurves, first: pd.Series) -> str:
     every = [policy for policy, curve in curves.of.items() if curve.method != REPLAY]
     others = [policy for policy, curve in curves.of.items() if curve.method == REPLAY]
     sizes = next(iter(curves.of.values())).sizes

@@ -8,9 +8,9 @@ from typing import Any
 import pandas as pd
 
 from hisparse_sim.simulator.replay.metrics import blocks_of
+from hisparse_sim.simulator.replay.totals import totals
 from hisparse_sim.simulator.views.sparks import drawable, sparkline
 from hisparse_sim.simulator.views.tables import print_table
-from hisparse_sim.simulator.replay.totals import totals
 from hisparse_sim.traces import Metadata, TraceInfo
 from hisparse_sim.traces.file.units import TOKEN, plural
 
@@ -57,8 +57,8 @@ def show_sweep(rows: pd.DataFrame, output: Path | None = None) -> None:
         "p95": ("p95", _count),
         "max": ("max", _count),
     }
-    if rows["regret"].notna().any():
-        columns["regret"] = ("vs best", _more)
+    if rows["excess_over_min"].notna().any():
+        columns["excess_over_min"] = ("over MIN", _more)
     priced = "bytes_per_step" in rows
     if priced:
         columns |= {"bytes_per_step": ("MB/step", _mb), "bytes_per_request": ("GB/req", _gb)}
@@ -66,7 +66,7 @@ def show_sweep(rows: pd.DataFrame, output: Path | None = None) -> None:
         columns["swap_in_us"] = ("swap-in us", lambda value: f"{value:,.1f}")
         if priced:  # 80 columns: the bytes say what p50 and p95 would
             del columns["p50"], columns["p95"]
-    keys = [name for name in columns if name != "regret"]
+    keys = [name for name in columns if name != "excess_over_min"]
     print_table(
         rows.drop_duplicates(keys),
         columns,

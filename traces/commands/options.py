@@ -5,10 +5,11 @@ Data goes to stdout, notes and progress to stderr. Nothing here loads a heavy li
 
 import glob
 import os
+import re
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from io import TextIOWrapper
@@ -71,11 +72,11 @@ class Group(click.Group):
             with _signals_end():
                 return super().invoke(ctx)
         except TraceError as error:
-            raise click.ClickException(str(error)) from error
+            raise click.ClickException(self.said(ctx, error)) from error
         except ValueError as error:
             if isinstance(error, UnicodeError):
                 raise click.ClickException(f"some text is not UTF-8 ({error})") from error
-            raise click.UsageError(str(error)) from error
+            raise click.UsageError(self.said(ctx, error)) from error
         except MemoryError as error:
             raise click.ClickException(
                 f"this needs more memory than there is ({error or 'none is left'}): ask for less"
@@ -86,6 +87,26 @@ class Group(click.Group):
             raise click.ClickException(
                 f"{error.filename or ''} {error.strerror or error}".strip()
             ) from error
+
+
+    def said(self, ctx: click.Context, error: Exception) -> str:
+        """Return what an error of the library says, in the options of the command that ran."""
+        command = self.get_command(ctx, ctx.invoked_subcommand or "")
+        return str(error) if command is None else in_options(str(error), command)
+
+
+def in_options(text: str, command: click.Command) -> str:
+    """Return a sentence of the library with the arguments that it names (`buffers`) as the options
+    of the command (--buffer)."""
+    option_of = {}
+    for parameter in command.params:
+        if isinstance(parameter, click.Option):
+            for spelt in parameter.opts:
+                option_of[spelt.lstrip("-").replace("-", "_")] = parameter.opts[0]
+    for parameter in command.params:  # the name of an argument before the spelling of an option
+        if isinstance(parameter, click.Option) and parameter.name is not None:
+            option_of[parameter.name] = parameter.opts[0]
+    return re.sub(r"`(\w+)`", lambda found: option_of.get(found[1], found[0]), text)
 
 
 @contextmanager
@@ -165,6 +186,33 @@ def step_range(
     if not colon or steps[0] >= steps[1]:
         raise click.BadParameter(f"{given!r} is not FIRST:STOP, as in 0:500 or 100:")
     return steps
+
+
+class Renamed(click.Option):
+    """An option whose former spellings still work; help and messages show the present ones."""
+
+    def __init__(self, *args: Any, former: Sequence[str], **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self.former = list(former)
+
+    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
+        shown = self.opts
+        self.opts = shown + self.former
+        super().add_to_parser(parser, ctx)
+        self.opts = shown
+
+
+class RenamedChoice(click.Choice[str]):
+    """Choices of which some had other names, which still work: `former` maps these to them."""
+
+    def __init__(self, choices: Sequence[str], former: Mapping[str, str]):
+        super().__init__(choices)
+        self.former = former
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> str:
+        return super().convert(self.former.get(value, value), param, ctx)
 
 
 def combined(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:

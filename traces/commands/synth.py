@@ -48,7 +48,7 @@ def synth(
     Shapes: cyclic, thrash, all-new, none-new, step-change.
 
     A profile takes context, steps and top_k from the model it was fitted to, unless given. The
-    file says `synthetic` and holds the fit: what was published, what landed. Positions of qsa
+    file says `synthetic` and holds the fit: what was published, what achieved. Positions of qsa
     (Qwen QSA) are blocks of 4 tokens: its misses can be replayed, but not priced.
 
     \b

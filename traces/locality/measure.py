@@ -59,7 +59,7 @@ class Locality:
     reuse_interval: dict[int, float]  # upper end of a bin in steps (power of two) -> share
     reuse_p50: float  # of the distances there are; nan for none
     reuse_p90: float
-    first_demands: float  # share demanded for the first time
+    first_accesses: float  # share demanded for the first time
     newest_share: float
     sink_share: float
     recent_share: float
@@ -189,7 +189,7 @@ def part_locality(demand: Demand) -> Locality:
         reuse_interval=_binned(intervals, powers, accesses),
         reuse_p50=_quantile(distances, 0.5),
         reuse_p90=_quantile(distances, 0.9),
-        first_demands=first / accesses,
+        first_accesses=first / accesses,
         newest_share=newest / accesses,
         sink_share=sinks / accesses,
         recent_share=recent / accesses,

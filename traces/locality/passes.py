@@ -81,7 +81,7 @@ def count_reuse(
     after = np.zeros(rows + 1, np.int64)  # alive in later rows
     # Most demands return from the row before, where all are alive: counted once, not for each.
     behind_in_row = np.zeros(len(keys), np.int64)
-    first_demands = 0
+    first_accesses = 0
     for now in range(rows):
         running = 0
         for row in range(now - 1, -1, -1):
@@ -92,7 +92,7 @@ def count_reuse(
                 continue
             at = last[keys[i]] - 1
             if at < 0:
-                first_demands += 1
+                first_accesses += 1
                 continue
             row = last_row[keys[i]]
             if row == now - 1:
@@ -120,7 +120,7 @@ def count_reuse(
         for i in range(offsets[now + 1] - 1, offsets[now] - 1, -1):
             behind_in_row[i] = running
             running += alive[i]
-    return first_demands
+    return first_accesses
 
 
 @compiled

@@ -69,7 +69,7 @@ class Profile:
     steps: int
     parameters: Parameters
     tokens_per_position: int = 1  # above 1 a position is a block of so many tokens
-    fit: Any = None  # published and landed figures, JSON
+    fit: Any = None  # published and achieved figures, JSON
 
 
 @cache

@@ -6,6 +6,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
+from hisparse_sim.simulator.mrc.curves import ENGINE_LRU
+from hisparse_sim.simulator.mrc.one_pass import TEXTBOOK_LRU
+from hisparse_sim.simulator.replay.totals import totals
 from hisparse_sim.simulator.views.figures.style import (
     COLOURS,
     DASHES,
@@ -19,9 +22,6 @@ from hisparse_sim.simulator.views.figures.style import (
     spaced,
     styled,
 )
-from hisparse_sim.simulator.mrc.curves import ENGINE_LRU
-from hisparse_sim.simulator.mrc.one_pass import TEXTBOOK_LRU
-from hisparse_sim.simulator.replay.totals import totals
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -119,8 +119,8 @@ def miss_ratio(rows: pd.DataFrame, *, axes: "Axes | None" = None) -> "Axes":
 def policy_bars(rows: pd.DataFrame, *, axes: "Axes | None" = None) -> "Axes":
     """Draw misses per step and layer, a group of bars per buffer and a bar per policy.
 
-    The figure on a bar is the regret: how many per cent more misses than Belady's optimum. `rows`:
-    those of a sweep, summed as in `miss_ratio`."""
+    The figure on a bar is the excess over MIN (Belady) in per cent. `rows`: those of a sweep,
+    summed as in `miss_ratio`."""
     sums = totals(rows)
     policies = list(dict.fromkeys(sums["policy"]))
     sizes = sorted(sums["buffer"].unique())
@@ -141,7 +141,8 @@ def policy_bars(rows: pd.DataFrame, *, axes: "Axes | None" = None) -> "Axes":
                 linewidth=0,
                 label=policy,
             )
-            labels = ["" if np.isnan(value) else f"{100 * value:+.0f}%" for value in own["regret"]]
+            excess = own["excess_over_min"]
+            labels = ["" if np.isnan(value) else f"{100 * value:+.0f}%" for value in excess]
             axes.bar_label(bars, labels, rotation=90, padding=2, fontsize=6.5)
         axes.set_xticks(range(len(sizes)), [f"{size:,}" for size in sizes])
         if len(sizes) > _MOST_LEVEL:
@@ -150,9 +151,9 @@ def policy_bars(rows: pd.DataFrame, *, axes: "Axes | None" = None) -> "Axes":
         axes.grid(axis="x", visible=False)
         axes.margins(y=0.15)
         axes.set_ylabel("misses per step and layer")
-        known = sums["regret"].notna().any()
+        known = sums["excess_over_min"].notna().any()
         axes.set_title("Misses by policy")
-        legend_beside(axes, "on the bars:\nmore than the\noptimum" * bool(known))
+        legend_beside(axes, "on the bars:\nexcess over\nMIN (Belady)" * bool(known))
         put_origin(axes, origin(rows))
     return axes
 

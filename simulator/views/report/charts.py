@@ -13,7 +13,8 @@ Spec = dict[str, Any]
 SHAPES = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "triangle-right")
 DASHES = ([1, 0], [5, 2], [2, 2], [7, 2, 2, 2], [4, 1, 1, 1, 1, 1])
 COLOURS = 7  # CSS variables --c0 .. --c6
-CHOSEN = "indexof(policies, datum.policy) >= 0 && indexof(traces, datum.trace) >= 0"
+IN_POLICIES = "indexof(policies, datum.policy) >= 0"
+CHOSEN = f"{IN_POLICIES} && indexof(traces, datum.trace) >= 0"
 IN_BUFFERS = "indexof(buffers, datum.buffer) >= 0"
 SHOWN = "datum.buffer == shown"
 IN_LAYERS = "(datum.layer == null || (datum.layer >= layers[0] && datum.layer <= layers[1]))"
@@ -99,7 +100,7 @@ def _summed(by: Sequence[str], which: str = IN_BUFFERS) -> list[Spec]:
         {
             "calculate": "datum.known == datum.rows && datum.optimum > 0"
             " ? datum.misses / datum.optimum - 1 : null",
-            "as": "regret",
+            "as": "excess_over_min",
         },
     ]
 
@@ -109,7 +110,7 @@ _SUM_TIPS = [
     {"field": "buffer", "format": ",d"},
     _number("miss_percent", "misses %", ".2f"),
     _number("per_step", "per step and layer"),
-    _number("regret", "more than optimum", "+.1%"),
+    _number("excess_over_min", "excess over MIN", "+.1%"),
 ]
 
 
@@ -140,7 +141,7 @@ def miss_ratio(policies: Sequence[str], shared: Sequence[Spec]) -> Spec:
 
 
 def policy_bars(policies: Sequence[str], sizes: Sequence[int], shared: Sequence[Spec]) -> Spec:
-    """Misses per step and layer, bars by buffer and policy, the regret at their ends."""
+    """Misses per step and layer, bars by buffer and policy, the excess over MIN at their ends."""
     bars: Spec = {"mark": {"type": "bar", "height": {"band": 0.85}}}
     # Stretches the axis, so that the text at the end of the longest bar fits.
     room: Spec = {
@@ -169,7 +170,7 @@ def policy_bars(policies: Sequence[str], sizes: Sequence[int], shared: Sequence[
                 *_summed(["policy", "buffer"]),
                 {
                     "calculate": "datum.policy"
-                    " + (isValid(datum.regret) ? ' ' + format(datum.regret, '+.0%') : '')",
+                    " + (isValid(datum.excess_over_min) ? ' ' + format(datum.excess_over_min, '+.0%') : '')",
                     "as": "label",
                 },
                 {"joinaggregate": [{"op": "max", "field": "per_step", "as": "longest"}]},
@@ -247,8 +248,11 @@ def layer_map(policies: Sequence[str], shared: Sequence[Spec]) -> Spec:
     )
 
 
-def rolling(policies: Sequence[str], sizes: Sequence[int], shared: Sequence[Spec]) -> Spec:
-    """Rolling miss curves: colours are policies, dashes buffers, bands 10 to 90 % of layers."""
+def rolling(
+    series: str, policies: Sequence[str], sizes: Sequence[int], shared: Sequence[Spec]
+) -> Spec:
+    """Rolling miss curves of one series (a name in `trace`): colours are policies, dashes buffers,
+    bands 10 to 90 % of layers."""
     x: Spec = {
         "field": "step",
         "type": "quantitative",
@@ -283,12 +287,11 @@ def rolling(policies: Sequence[str], sizes: Sequence[int], shared: Sequence[Spec
         },
     }
     return _base("curve", 300, shared) | {
-        "transform": [{"filter": f"{CHOSEN} && {IN_BUFFERS}"}],
-        "encoding": {
-            "x": x,
-            "color": colour,
-            "detail": [{"field": "buffer"}, {"field": "trace"}],
-        },
+        "transform": [
+            {"filter": {"field": "trace", "equal": series}},
+            {"filter": f"{IN_POLICIES} && {IN_BUFFERS}"},
+        ],
+        "encoding": {"x": x, "color": colour, "detail": [{"field": "buffer"}]},
         "layer": [band, line],
     }
 
@@ -319,9 +322,9 @@ def swap_in(policies: Sequence[str], title: str, shared: Sequence[Spec]) -> Spec
     }
 
 
-def pareto(sizes: Sequence[int]) -> Spec:
+def pareto(sizes: Sequence[int], data: str = "plan") -> Spec:
     """Candidates of a plan: tokens per second over time per token, a colour per buffer."""
-    return _base("plan", 300, [ZOOM]) | {
+    return _base(data, 300, [ZOOM]) | {
         "transform": [{"filter": "datum.requests > 0"}],
         "mark": {"type": "point", "filled": True, "opacity": 0.85, "clip": True},
         "encoding": {
@@ -361,9 +364,9 @@ def pareto(sizes: Sequence[int]) -> Spec:
     }
 
 
-def throughput(modes: Sequence[str]) -> Spec:
+def throughput(modes: Sequence[str], data: str = "serve") -> Spec:
     """Output tokens per second over concurrency, a line per mode."""
-    return _base("serve", 260, [ZOOM]) | {
+    return _base(data, 260, [ZOOM]) | {
         "mark": {"type": "line", "point": {"size": 60, "filled": True}, "clip": True},
         "encoding": {
             "x": {

@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from hisparse_sim.simulator.views.report.pieces import Cells, count, details, more, table
-from hisparse_sim.simulator.views.report.results import Result, rows_of
+from hisparse_sim.simulator.views.report.results import Result, distinct, rows_of
 
 FOCUS_BUFFER = 4096
 
@@ -17,19 +17,19 @@ def sections(results: Sequence[Result]) -> list[tuple[str, str, str]]:
     found = []
     if not (redone := rows_of(results, "reproduce")).empty:
         found.append(("published", "Published figures, redone", _reproduced(redone)))
-    if timed := [result for result in results if result.kind.startswith("bench")]:
+    if timed := [result for result in distinct(results) if result.kind.startswith("bench")]:
         found.append(("measured", "Measured on a GPU", _benched(timed)))
     return found
 
 
 def _reproduced(rows: pd.DataFrame) -> str:
-    """Published, ours and error, a line each; how it was obtained and what is open, to unfold."""
+    """Published, ours and error, a line each; how it was obtained and what is unexplained, to unfold."""
     cells: Cells = {
         "what": ("figure", str),
         "published": ("published", _figure),
         "ours": ("ours", _figure),
         "error": ("error", more),
-        "gap": ("what stays open", _text),
+        "gap": ("unexplained", _text),
     }
     how: Cells = {"what": ("figure", str), "how": ("ours", _text), "source": ("published", str)}
     within = int((rows["error"].abs() <= 0.2).sum())
@@ -58,31 +58,31 @@ def _points(rows: pd.DataFrame) -> str:
         "batch": ("batch", count),
         "misses": ("misses each", count),
         "buffer": ("buffer", count),
-        "item_bytes": ("item, bytes", count),
+        "entry_bytes": ("KV entry, bytes", count),
     } | {f"{name}_us": (f"{name}, µs", _time) for name in kernels}
     if {"sglang", "native"} <= set(kernels):
         rows = rows.assign(faster=rows["sglang_us"] / rows["native_us"])
         cells["faster"] = ("sglang / native", lambda value: f"{value:.2f}")
     sizes = set(rows["buffer"])
     focus = FOCUS_BUFFER if FOCUS_BUFFER in sizes else max(sizes)
-    own = rows[(rows["buffer"] == focus) & (rows["item_bytes"] == rows["item_bytes"].max())]
-    shown = {name: cell for name, cell in cells.items() if name not in ("buffer", "item_bytes")}
+    own = rows[(rows["buffer"] == focus) & (rows["entry_bytes"] == rows["entry_bytes"].max())]
+    shown = {name: cell for name, cell in cells.items() if name not in ("buffer", "entry_bytes")}
     return (
         "<p>Swap-in of one layer, median of the repeats; buffer of"
-        f" {focus:,}, items of {own['item_bytes'].iloc[0]:,} bytes.</p>"
+        f" {focus:,}, KV entries of {own['entry_bytes'].iloc[0]:,} bytes.</p>"
         + table(own, shown)
         + (details(f"All {len(rows)} points", table(rows, cells)) if len(rows) > len(own) else "")
     )
 
 
 def _together(rows: pd.DataFrame) -> str:
-    measured = rows[rows["gpus"].notna()]
+    measured = rows[rows["gpus"].notna() & rows["us"].notna()]
     measured = measured.assign(slowest=measured["us"].map(max).astype(float))
     cells: Cells = {
         "what": ("what", str),
         "batch": ("batch", count),
         "misses": ("misses each", count),
-        "item_bytes": ("item, bytes", count),
+        "entry_bytes": ("KV entry, bytes", count),
         "gpus": ("GPUs at once", count),
         "slowest": ("slowest, µs", _time),
         "sum_gb_s": ("GB/s, in sum", _time),
