@@ -30,6 +30,7 @@ from hisparse_sim.traces.terminal import note
 from hisparse_sim.traces.file.units import TOKEN, plural
 
 if TYPE_CHECKING:
+    from hisparse_sim.simulator.replay.kept import Kept
     from hisparse_sim.simulator.replay.sweeping import Sweep
     from hisparse_sim.traces import Trace
 
@@ -184,7 +185,7 @@ def sweep(
         write_rows(stamped(rows, swept.digests, options["seed"], parameters), form, output)
     if output is not None:
         note(f"wrote {output}", quiet)
-    end(swept, options["keep"])
+    end(swept, options["keep"], quiet)
 
 
 @click.command()
@@ -283,7 +284,7 @@ def curve(
         write_rows(stamped(curves, swept.digests, options["seed"], parameters), form, output)
     if form == "table" or output is not None:
         note(f"wrote {path}", quiet)
-    end(swept, options["keep"])
+    end(swept, options["keep"], quiet)
 
 
 @click.command("policies")
@@ -321,7 +322,7 @@ def run_sweep(
     policies: Sequence[str] | None,
     buffers: Sequence[int],
     quiet: bool,
-    keep: Path | None,
+    keep: "Kept | None",
     **options: Any,
 ) -> "Sweep":
     """Sweep with progress on stderr; fail if it was interrupted and there is nothing to show, or a
@@ -334,31 +335,41 @@ def run_sweep(
         if size % 64:
             note(f"buffer {size} is no multiple of 64, which the engine requires", quiet)
     policies = policies or tuple(POLICIES)
-    if keep is not None and keep.exists():
-        note(f"going on from what {keep} holds of this sweep", quiet)
+    if keep is not None and keep.holds_work:
+        note(f"going on from what {keep.path} holds of this sweep", quiet)
     with progress(quiet) as report:
         swept = run(opened, policies, buffers, progress=report, keep=keep, **options)
     if swept.interrupted and (keep is not None or not swept.finished):
         done = (
             f"interrupted: {swept.finished} of {swept.parts} (request, layer) parts were finished"
         )
-        way = f"; {keep} keeps the work, and the same command goes on from there" if keep else ""
+        way = ""
+        if keep is not None:
+            way = f"; {keep.path} keeps the work, and the same command goes on from there"
         raise click.ClickException(done + way)
     return swept
 
 
-def kept_beside(output: Path | None) -> Path | None:
-    """Return the file that keeps the work of a sweep until `output` is written."""
+def kept_beside(output: Path | None) -> "Kept | None":
+    """Return the file that keeps the work of a sweep until `output` is written, held until the
+    command ends."""
+    from hisparse_sim.simulator.replay.kept import Kept
+
     if output is None or not is_file(output):
         return None
-    return output.with_name(f"{output.name}.partial")
+    kept = Kept(output.with_name(f"{output.name}.partial"))
+    return click.get_current_context().with_resource(kept)
 
 
-def end(swept: "Sweep", keep: Path | None) -> None:
+def end(swept: "Sweep", keep: "Kept | None", quiet: bool) -> None:
     """Remove what the output has made superfluous; exit with 1 if Ctrl-C ended the sweep, whose
     finished rows are on stdout by then."""
-    if keep is not None:
-        keep.unlink(missing_ok=True)
+    if keep is not None and keep.remove():
+        note(
+            f"{keep.path} still keeps the finished work of another sweep with this output; delete"
+            " it if that is not needed",
+            quiet,
+        )
     if swept.interrupted:
         raise click.ClickException(
             f"interrupted: {swept.finished} of {swept.parts} (request, layer) parts were finished "
