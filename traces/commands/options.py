@@ -19,6 +19,7 @@ import click
 
 from hisparse_sim.traces.files import holds_trace, refuse_input
 from hisparse_sim.traces.file.metadata import PROVENANCES
+from hisparse_sim.traces.terminal import escaped
 
 if TYPE_CHECKING:
     from hisparse_sim.traces.file.reader import Trace
@@ -70,12 +71,17 @@ class Group(click.Group):
         try:
             with _signals_end():
                 return super().invoke(ctx)
-        except TraceError as error:
-            raise click.ClickException(str(error)) from error
+        except (click.ClickException, TraceError) as error:
+            # Those of a parameter are click's own, and have lines.
+            if isinstance(error, click.ClickException):
+                if not isinstance(error, click.BadParameter):
+                    error.message = escaped(error.message)  # type: ignore[misc]  # final for others
+                raise
+            raise click.ClickException(escaped(str(error))) from error
         except ValueError as error:
             if isinstance(error, UnicodeError):
                 raise click.ClickException(f"some text is not UTF-8 ({error})") from error
-            raise click.UsageError(str(error)) from error
+            raise click.UsageError(escaped(str(error))) from error
         except MemoryError as error:
             raise click.ClickException(
                 f"this needs more memory than there is ({error or 'none is left'}): ask for less"
@@ -84,7 +90,7 @@ class Group(click.Group):
             if isinstance(error, BrokenPipeError):
                 raise
             raise click.ClickException(
-                f"{error.filename or ''} {error.strerror or error}".strip()
+                escaped(f"{error.filename or ''} {error.strerror or error}".strip())
             ) from error
 
 
@@ -188,9 +194,7 @@ class RenamedChoice(click.Choice[str]):
         super().__init__(choices)
         self.former = former
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> str:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         return super().convert(self.former.get(value, value), param, ctx)
 
 
