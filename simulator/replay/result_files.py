@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from hisparse_sim.simulator.replay.former_names import present_columns, present_names
 from hisparse_sim.simulator.replay.result_columns import TEXTS, typed
 from hisparse_sim.traces import TraceError
-from hisparse_sim.traces.files import refuse_unreadable
+from hisparse_sim.traces.files import opened
 
 SUFFIXES = (".csv", ".json", ".jsonl", ".parquet")
 MOST_BYTES = 1 << 28  # of a file; of Parquet also when decompressed, four times that
@@ -82,8 +82,8 @@ def _suffix(path: Path) -> str:
 
 
 def _refuse_what_is_no_file(path: Path) -> None:
-    refuse_unreadable(path)
-    size = path.stat().st_size
+    with opened(path, "result file") as file:
+        size = file.seek(0, os.SEEK_END)
     if size > MOST_BYTES:
         raise TraceError(
             f"{path} has {size / 1e6:,.0f} MB, more than the {MOST_BYTES / 1e6:,.0f} of a result"

@@ -1,4 +1,4 @@
-"""Plan, serve and check by plain names: what the commands of these names call, and Python users."""
+"""Plan, serve, check and reproduce by plain names: what the commands of these names call, and Python users."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from hisparse_sim.policies import Policy, get_policy
 from hisparse_sim.simulator.serving import config_check
 from hisparse_sim.simulator.serving.config_check import Finding
 from hisparse_sim.simulator.serving.hardware import load_hardware
@@ -20,7 +21,11 @@ from hisparse_sim.simulator.serving.plan import (
     make_plan,
 )
 from hisparse_sim.simulator.serving.prediction import Setting, serve_all
+from hisparse_sim.simulator.serving.reproduce import Progress, table
+from hisparse_sim.simulator.serving.reproduce import reproduce as redo
 from hisparse_sim.simulator.serving.scenario import scenario_of
+from hisparse_sim.traces import OneTrace, as_trace
+from hisparse_sim.traces.notebook import shown
 
 DEFAULT_MODES = ("baseline", "hisparse", "zero-cost")
 DEFAULT_CONCURRENCY = 256  # over all ranks
@@ -37,6 +42,15 @@ class Planned(Plan):
     origin: Origin  # of the misses
     notes: tuple[str, ...]  # what a reader must know, a sentence each
 
+    def _repr_html_(self) -> str:
+        title = "No plan"
+        if self.best is not None:
+            title = (
+                f"Plan: device_buffer_size {self.best['buffer']},"
+                f" host_to_device_ratio {self.best['ratio']}"
+            )
+        return shown(title, [*self.reasons, *self.notes, self.flags], self.rows().drop(columns="flags"))
+
     def table(self, every: bool = False) -> pd.DataFrame:
         """The rows with `trace` and `provenance`, as the command writes them and figures want."""
         return _of(self.origin, self.rows(every))
@@ -51,6 +65,9 @@ class Serving:
     origin: Origin  # of the misses
     notes: tuple[str, ...]
 
+    def _repr_html_(self) -> str:
+        return shown("Serving", self.notes, self.rows)
+
 
 def plan(
     *,
@@ -58,7 +75,7 @@ def plan(
     buffers: Iterable[int] | None = None,
     ratios: Iterable[int] | None = None,
     mode: str = "hisparse",
-    policy: str = "lru",
+    policy: str | Policy = "lru",
     max_tpot_ms: float | None = None,
     max_miss_rate: float | None = None,
     **scenario: Any,
@@ -73,13 +90,14 @@ def plan(
     Raises what `Scenario.resolve` and `make_plan` raise.
     """
     asked = scenario_of(scenario)
+    policy = get_policy(policy)
     setting, misses_of, origin, notes = asked.resolve(mode, policy)
     aim = Aim(asked.prompt, asked.output_len, concurrency, max_tpot_ms, max_miss_rate)
     found = make_plan(
         setting,
         aim,
         misses_of,
-        policy,
+        policy.name,
         buffers or DEFAULT_BUFFERS,
         ratios or DEFAULT_RATIOS,
         other_policies=() if asked.miss_curve else OTHER_POLICIES,
@@ -96,7 +114,7 @@ def check_config(
     `scenario`: fields of `Scenario`.
     """
     asked = scenario_of(scenario)
-    setting = asked.resolve("hisparse", "lru").setting
+    setting = asked.resolve("hisparse", get_policy("lru")).setting
     return config_check.check_config(
         config, setting, Aim(asked.prompt, asked.output_len, concurrency)
     )
@@ -107,7 +125,7 @@ def serve(
     modes: Iterable[str] | None = None,
     buffer: int = 4096,
     ratio: int = 4,
-    policy: str = "lru",
+    policy: str | Policy = "lru",
     concurrencies: Iterable[int] | None = None,
     rate: float | None = None,
     requests: int | None = None,
@@ -128,6 +146,7 @@ def serve(
     if rate is not None and concurrencies:
         raise ValueError("give concurrencies (closed loop) or a rate (open loop), not both")
     asked = scenario_of(scenario)
+    policy = get_policy(policy)
     setting, misses_of, origin, notes = asked.resolve("baseline", policy)
     rows = serve_all(
         setting,
@@ -135,7 +154,7 @@ def serve(
         modes or DEFAULT_MODES,
         buffer,
         ratio,
-        policy,
+        policy.name,
         asked.prompt,
         asked.output_len,
         concurrencies=concurrencies or ((DEFAULT_CONCURRENCY,) if rate is None else ()),
@@ -145,6 +164,27 @@ def serve(
         seed=seed,
     )
     return Serving(_of(origin, rows), setting, origin, notes)
+
+
+def reproduce(
+    trace: OneTrace | None = None,
+    *,
+    policy: str | Policy = "lru",
+    engine: str | None = None,
+    progress: Progress | None = None,
+) -> pd.DataFrame:
+    """Redo published figures, a row each: `what, published, ours, error, how, gap, source`, then
+    `trace, provenance`.
+
+    `trace`: whose misses are replayed (None: the bundled sample). `engine`: a release for all
+    figures (None: that of each figure). `progress` gets the name of each
+    figure before it is computed, some minutes for all.
+    """
+    opened = as_trace(trace)
+    return _of(
+        Origin.of(opened),
+        table(list(redo(opened, get_policy(policy), progress, engine))),
+    )
 
 
 def _of(origin: Origin, rows: pd.DataFrame) -> pd.DataFrame:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from os import PathLike
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,7 +15,7 @@ from hisparse_sim.policies import ALIASES, Policy, get_policy
 from hisparse_sim.simulator.replay.replaying import replay_part
 from hisparse_sim.simulator.replay.result_files import read_rows
 from hisparse_sim.simulator.replay.totals import totals
-from hisparse_sim.traces import Trace, TraceError, open_trace, sample_path
+from hisparse_sim.traces import OneTrace, Trace, TraceError, as_trace
 from hisparse_sim.traces.file.units import TOKEN, plural, refuse_blocks
 
 QUANTILES = 65  # of a layer's misses per step: 0, 1/64, ..., 1
@@ -81,7 +80,7 @@ MissesOf = Callable[[str, int], LayerMisses]  # (policy, buffer) -> its misses
 
 
 def layer_misses(
-    trace: str | PathLike[str] | Trace | None,
+    trace: OneTrace | None,
     policy: str | Policy,
     device_buffer_size: int,
     start: str = "staged",
@@ -95,10 +94,10 @@ def layer_misses(
     for a bad trace or one that does not count tokens, ValueError for one that is no longer than the
     warm-up.
     """
-    opened = trace if isinstance(trace, Trace) else open_trace(trace or sample_path())
+    opened = as_trace(trace)
     refuse_blocks([opened], "serving models price")
     by_layer: dict[int, list[npt.NDArray[np.int32]]] = {}
-    policy = get_policy(policy) if isinstance(policy, str) else policy
+    policy = get_policy(policy)
     contexts: list[float] = []
     selected: list[float] = []
     for part in opened.parts:

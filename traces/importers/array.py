@@ -137,9 +137,7 @@ def _read(path: Path, options: Options) -> Imported:
         )
     name = printable(path.stem)
     found = [Returned(name, options.prompt_len, first, array.shape, lambda: array)]
-    read = imported(
-        path, found, options, remedy=_REMEDY, complete=False, if_short=if_short
-    )
+    read = imported(path, found, options, remedy=_REMEDY, if_short=if_short)
     return replace(read, doubts=doubts + read.doubts)
 
 

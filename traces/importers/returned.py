@@ -30,13 +30,12 @@ def imported(
     options: Options,
     *,
     remedy: str = REMEDY,
-    complete: bool = True,
     if_short: str = "an engine's top-k drops entries on ties, and more are a fault",
 ) -> Imported:
     """Put the requests of a file together.
 
-    `remedy` and `complete` are those of `captured.demands`; `if_short` is said where rows list
-    fewer positions than they could.
+    `remedy` is that of `captured.demands`; `if_short` is said where rows list fewer positions than
+    they could.
 
     Raises TraceError if they differ in shape or share an id, or do not have the layers named.
     """
@@ -68,7 +67,6 @@ def imported(
                 layers=layers,
                 layer_types=options.layer_types,
                 remedy=remedy,
-                complete=complete,
                 tokens=options.tokens,
             )
 
