@@ -26,7 +26,7 @@ from hisparse_sim.policies import POLICIES, Policy
 from hisparse_sim.simulator.replay.kernel import STAMP
 from hisparse_sim.simulator.replay.metrics import Misses
 from hisparse_sim.traces import Part, Trace, TraceError, atomic_path
-from hisparse_sim.traces.files import refuse_unreadable
+from hisparse_sim.traces.files import opened
 from hisparse_sim.traces.terminal import printable
 
 try:
@@ -156,12 +156,9 @@ class Kept:
 
     def _read(self) -> dict[str, bytes]:
         content = b""
-        try:
-            if self.path.exists():
-                refuse_unreadable(self.path)
-                content = self.path.read_bytes()
-        except OSError as error:
-            raise TraceError(f"{self.path} cannot be read: {error.strerror or error}") from error
+        if self.path.exists():
+            with opened(self.path) as file:
+                content = file.read()
         lines = content.split(b"\n")
         if not (_HEAD.startswith(lines[0]) if len(lines) == 1 else lines[0] == _HEAD):
             raise TraceError(

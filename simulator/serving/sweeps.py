@@ -52,7 +52,9 @@ class Curves:
         """Which trace, under which assumptions: the caption of a figure."""
         trace = self.swept.pieces[0].trace
         about = trace.metadata
-        text = f"{about.provenance} trace {trace.name} ({about.model or 'model unknown'}); simulated"
+        text = (
+            f"{about.provenance} trace {trace.name} ({about.model or 'model unknown'}); simulated"
+        )
         if self.swap_in is not None:
             text += (
                 f"; {self.swap_in.kernel} kernel over {self.swap_in.link.name},"

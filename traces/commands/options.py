@@ -213,9 +213,7 @@ class RenamedChoice(click.Choice[str]):
         super().__init__(choices)
         self.former = former
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> str:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         return super().convert(self.former.get(value, value), param, ctx)
 
 
