@@ -128,7 +128,7 @@ def sweep(
         write_rows(stamped(rows, swept.digests, options["seed"], parameters), form, output)
     if output is not None:
         note(f"wrote {output}", quiet)
-    end(swept, keep)
+    end(swept, keep, quiet)
 
 
 @click.command()
@@ -216,4 +216,4 @@ def curve(
         write_rows(stamped(curves.rows, swept.digests, options["seed"], parameters), form, output)
     if form == "table" or output is not None:
         note(f"wrote {path}", quiet)
-    end(swept, keep)
+    end(swept, keep, quiet)

@@ -14,7 +14,7 @@ from hisparse_sim.traces.commands.options import (
 )
 from hisparse_sim.traces.file.units import TOKEN
 from hisparse_sim.traces.files import refuse_input, refuse_same
-from hisparse_sim.traces.terminal import note
+from hisparse_sim.traces.terminal import escaped, note, printable
 
 if TYPE_CHECKING:
     from hisparse_sim.traces import Trace
@@ -72,7 +72,7 @@ def info(
         return
     rows = pd.DataFrame([asdict(layer) for layer in (*described.per_layer, described.total)])
     rows = rows.astype({"layer": "Int64"})
-    rows.insert(0, "trace", described.path.stem)
+    rows.insert(0, "trace", printable(described.path.stem))
     rows.insert(1, "provenance", described.metadata.provenance)
     if described.metadata.unit != TOKEN:
         rows.insert(2, "unit", described.metadata.unit)
@@ -101,9 +101,10 @@ def show_full_info(
         show_localities(rows, output)
     else:
         about = opened[0].metadata
-        title = f"{opened[0].path.name}: {about.model or 'unknown model'}, {about.provenance}"
+        name = printable(opened[0].path.name)
+        title = escaped(f"{name}: {about.model or 'unknown model'}, {about.provenance}")
         if caveat := fit_caveat(about):
-            title += f"\nfit: {caveat}"
+            title += f"\nfit: {escaped(caveat)}"
         show_locality(title, rows, output)
     if plot is not None:
         figures.save(figures.locality_page(rows), plot)

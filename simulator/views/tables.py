@@ -15,6 +15,7 @@ import pandas as pd
 from hisparse_sim.simulator.replay.result_files import cell_of
 from hisparse_sim.simulator.views.sparks import bar, drawable
 from hisparse_sim.traces import atomic_path
+from hisparse_sim.traces.terminal import escaped
 
 FORMATS = ("table", "csv", "json", "jsonl", "parquet")
 _LONGEST_WORD = 30  # longer text wraps
@@ -124,6 +125,10 @@ _TEXTS: Mapping[str, Callable[[pd.DataFrame], str]] = {
 }
 
 
+def _plainly(show: Callable[[Any], str]) -> Callable[[Any], str]:
+    return lambda value: escaped(show(value))
+
+
 def print_table(
     rows: pd.DataFrame,
     columns: Mapping[str, tuple[str, Callable[[Any], str]]],
@@ -140,6 +145,10 @@ def print_table(
     from rich.console import Console
     from rich.table import Table
 
+    columns = {
+        name: (escaped(heading), _plainly(show)) for name, (heading, show) in columns.items()
+    }
+    before, after = escaped(before, lines=True), escaped(after, lines=True)
     table = Table(box=None, padding=(0, _GAP, 0, 0), header_style="bold")
     needed = 0
     for column, (heading, shown) in columns.items():

@@ -13,6 +13,7 @@ from hisparse_sim.simulator.views.sparks import drawable, sparkline
 from hisparse_sim.simulator.views.tables import print_table
 from hisparse_sim.traces import Metadata, TraceInfo
 from hisparse_sim.traces.file.units import TOKEN, plural
+from hisparse_sim.traces.terminal import escaped, printable
 
 Columns = dict[str, tuple[str, Callable[[Any], str]]]
 
@@ -169,7 +170,12 @@ def show_trace_info(info: TraceInfo, output: Path | None = None) -> None:
             "recent_256_share": ("last 256 %", _percent),
         },
         output,
-        before="\n".join([info.path.name, *(f"  {name:<11}{fact}" for name, fact in facts.items())])
+        before="\n".join(
+            [
+                printable(info.path.name),
+                *(f"  {name:<11}{escaped(fact)}" for name, fact in facts.items()),
+            ]
+        )
         + "\n",
         after="overlap: share of a step's positions that the step before demanded too"
         + _overlaps(layers["overlap"].iloc[:-1], output),

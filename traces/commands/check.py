@@ -15,7 +15,7 @@ from hisparse_sim.traces.commands.options import (
     selection_options,
     trace_output_option,
 )
-from hisparse_sim.traces.terminal import note
+from hisparse_sim.traces.terminal import escaped, note
 
 
 @click.command()
@@ -35,13 +35,13 @@ def validate(paths: tuple[str, ...], provenance: str | None) -> None:
     for path in expand(paths):
         found = check(path, provenance)
         for warning in found.warnings:
-            click.echo(f"warning: {warning}", err=True)
+            note(f"warning: {warning}", quiet=False)
         for problem in found.problems:
-            click.echo(f"error: {problem}", err=True)
+            note(f"error: {problem}", quiet=False)
         if not found.complete:
-            click.echo(f"error: {path}: gave up after {len(found.problems)} problems", err=True)
+            note(f"error: {path}: gave up after {len(found.problems)} problems", quiet=False)
         failed = failed or not found.ok
-        click.echo(f"{path}: {'ok' if found.ok else 'cannot be used'}")
+        click.echo(escaped(f"{path}: {'ok' if found.ok else 'cannot be used'}"))
     if failed:
         raise click.exceptions.Exit(1)
 

@@ -20,6 +20,7 @@ import click
 
 from hisparse_sim.traces.files import holds_trace, refuse_input
 from hisparse_sim.traces.file.metadata import PROVENANCES
+from hisparse_sim.traces.terminal import escaped
 
 if TYPE_CHECKING:
     from hisparse_sim.traces.file.reader import Trace
@@ -71,6 +72,10 @@ class Group(click.Group):
         try:
             with _signals_end():
                 return super().invoke(ctx)
+        except click.ClickException as error:
+            if not isinstance(error, click.BadParameter):  # click's own, of lines
+                error.message = escaped(error.message)  # type: ignore[misc]
+            raise
         except TraceError as error:
             raise click.ClickException(self.said(ctx, error)) from error
         except ValueError as error:
@@ -85,14 +90,14 @@ class Group(click.Group):
             if isinstance(error, BrokenPipeError):
                 raise
             raise click.ClickException(
-                f"{error.filename or ''} {error.strerror or error}".strip()
+                escaped(f"{error.filename or ''} {error.strerror or error}".strip())
             ) from error
 
 
     def said(self, ctx: click.Context, error: Exception) -> str:
         """Return what an error of the library says, in the options of the command that ran."""
         command = self.get_command(ctx, ctx.invoked_subcommand or "")
-        return str(error) if command is None else in_options(str(error), command)
+        return escaped(str(error) if command is None else in_options(str(error), command))
 
 
 def in_options(text: str, command: click.Command) -> str:
@@ -209,9 +214,7 @@ class RenamedChoice(click.Choice[str]):
         super().__init__(choices)
         self.former = former
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> str:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         return super().convert(self.former.get(value, value), param, ctx)
 
 

@@ -51,6 +51,7 @@ STYLE: Any = {
     "lines.linewidth": 1.6,
     "savefig.dpi": 200,
     "svg.hashsalt": "hisparse-sim",  # the same data gives the same file
+    "text.parse_math": False,  # a dollar sign in the name of a trace is one
 }
 
 
