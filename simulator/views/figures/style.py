@@ -75,6 +75,17 @@ def looks(names: Iterable[str]) -> dict[str, Look]:
     return {name: fixed[name] if name in fixed else next(free) for name in names}
 
 
+def draw_lines(axes: "Axes", table: pd.DataFrame, by: str, x: str, y: str) -> None:
+    """Draw `y` over `x`, a line with a look and a name for every value of `by`."""
+    look = looks(table[by])
+    for name, line in table.groupby(by, sort=False):
+        line = line.sort_values(x)
+        colour, dash, marker, _ = look[str(name)]
+        axes.plot(
+            line[x], line[y], color=colour, linestyle=dash, marker=marker, markersize=4.5, label=name
+        )
+
+
 def origin(table: pd.DataFrame) -> str:
     """Return what the corner of a figure says: provenance and name of the traces of `table`."""
     if "trace" not in table:
