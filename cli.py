@@ -12,20 +12,32 @@ _SIMULATOR = "hisparse_sim.simulator.commands"
 _TRACES = "hisparse_sim.traces.commands"
 
 _COMMANDS = {
-    "curve": (f"{_SIMULATOR}.sweep:curve", "Draw misses per step, or their time, over a rolling window."),
+    "curve": (
+        f"{_SIMULATOR}.sweep:curve",
+        "Draw misses per step, or their time, over a rolling window.",
+    ),
     "gpu": (f"{_GPU}.gpu:gpu", "Replay and measure on an NVIDIA GPU."),
     "policies": (f"{_SIMULATOR}.sweep:list_policies", "List the policies, one line each."),
-    "plan": (f"{_SIMULATOR}.deployment:plan", "Choose device_buffer_size and host_to_device_ratio."),
+    "plan": (
+        f"{_SIMULATOR}.deployment:plan",
+        "Choose device_buffer_size and host_to_device_ratio.",
+    ),
     "report": (f"{_SIMULATOR}.report:report", "One HTML page of what was found."),
     "reproduce": (f"{_SIMULATOR}.deployment:reproduce", "Redo published figures."),
-    "serve": (f"{_SIMULATOR}.deployment:serve", "Simulate serving: throughput, latency, break-even."),
+    "serve": (
+        f"{_SIMULATOR}.deployment:serve",
+        "Simulate serving: throughput, latency, break-even.",
+    ),
     "sweep": (f"{_SIMULATOR}.sweep:sweep", "Misses of every policy at every buffer size."),
 }
 _TRACE_COMMANDS = {
     "capture": (f"{_TRACES}.capture:capture", "Capture a trace from a running engine or a model."),
     "convert": (f"{_TRACES}.convert:convert", "Make a trace file of what other tools saved."),
     "export": (f"{_TRACES}.convert:export", "Write a trace in the formats of other simulators."),
-    "info": (f"{_SIMULATOR}.trace_info:info", "Describe a trace: what it holds, how local its demand is."),
+    "info": (
+        f"{_SIMULATOR}.trace_info:info",
+        "Describe a trace: what it holds, how local its demand is.",
+    ),
     "sample": (f"{_TRACES}.check:sample", "Cut a trace by request, layer and step."),
     "synth": (f"{_TRACES}.synth:synth", "Make a synthetic trace."),
     "validate": (f"{_TRACES}.check:validate", "Read whole files and say what is wrong with them."),

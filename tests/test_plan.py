@@ -11,9 +11,15 @@ import pytest
 
 from hisparse_sim.simulator.serving.config_check import check_config, read_config
 from hisparse_sim.simulator.serving.deployment import Deployment
+from hisparse_sim.simulator.serving.event_loop import Workload, serve
 from hisparse_sim.simulator.serving.hardware import load_hardware
 from hisparse_sim.simulator.serving.latency import load_link
-from hisparse_sim.simulator.serving.missing import QUANTILES, LayerMisses, layer_misses, read_miss_curve
+from hisparse_sim.simulator.serving.missing import (
+    QUANTILES,
+    LayerMisses,
+    layer_misses,
+    read_miss_curve,
+)
 from hisparse_sim.simulator.serving.models import load_model
 from hisparse_sim.simulator.serving.plan import (
     Aim,
@@ -26,7 +32,6 @@ from hisparse_sim.simulator.serving.plan import (
 )
 from hisparse_sim.simulator.serving.prediction import Setting, serve_all, steps_for, swap_in_on
 from hisparse_sim.simulator.serving.profiles import ProfileError
-from hisparse_sim.simulator.serving.event_loop import Workload, serve
 from hisparse_sim.simulator.serving.steptimes import LAYOUTS, load_step_times
 
 GIB = 1 << 30
@@ -270,7 +275,8 @@ def test_config_against_the_load() -> None:
     crowded = check_config(good, setting(), AIM)
     assert [f.severity for f in crowded] == ["warning"]
     assert crowded[0].text == (
-        "prefill headroom, at admission: about 9 of 32 requests/rank run at a time, the others queue"
+        "prefill headroom, at admission: about 9 of 32 requests/rank run at a time,"
+        " the others queue"
     )
     early = check_config(good, setting(ignore_eos=False), AIM)
     assert early[0].text.startswith("indexer keys and host pool, at admission: only 22 run")

@@ -12,10 +12,16 @@ from click.testing import CliRunner
 from make_results import results, run
 
 from hisparse_sim.cli import cli
-from hisparse_sim.simulator.serving.latency import load_link
-from hisparse_sim.simulator.views.report import Result, read_results, write_report
-from hisparse_sim.simulator.views.report import charts, data, findings
 from hisparse_sim.simulator.replay.totals import totals
+from hisparse_sim.simulator.serving.latency import load_link
+from hisparse_sim.simulator.views.report import (
+    Result,
+    charts,
+    data,
+    findings,
+    read_results,
+    write_report,
+)
 from hisparse_sim.traces import TraceError
 
 

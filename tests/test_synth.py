@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from hisparse_sim.cli import cli
 from hisparse_sim.simulator.replay import replay_part
 from hisparse_sim.traces import Demand, Ragged, TraceError, open_trace
-from hisparse_sim.traces.locality.measure import adjacent_overlap
 from hisparse_sim.traces.file.rules import check_rows
-from hisparse_sim.traces.synth.shapes import SHAPES, generate_shape, synthesize_shape
+from hisparse_sim.traces.locality.measure import adjacent_overlap
 from hisparse_sim.traces.synth.generator import (
     Parameters,
     Profile,
@@ -25,6 +24,7 @@ from hisparse_sim.traces.synth.generator import (
     reshaped,
     synthesize,
 )
+from hisparse_sim.traces.synth.shapes import SHAPES, generate_shape, synthesize_shape
 
 SMALL = Profile(
     "small", "none", 4, 32, 300, 40,

@@ -13,8 +13,8 @@ from longbench_items import ROWS
 from hisparse_sim.cli import cli
 from hisparse_sim.traces import open_trace
 from hisparse_sim.traces.importers import IMPORTERS
-from hisparse_sim.traces.synth.shapes import SHAPES
 from hisparse_sim.traces.synth.generator import profiles
+from hisparse_sim.traces.synth.shapes import SHAPES
 
 __all__ = ["fake"]  # a fixture
 

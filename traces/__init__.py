@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hisparse_sim.traces.demand import Demand, Ragged
     from hisparse_sim.traces.errors import TraceError
-    from hisparse_sim.traces.files import atomic_path
     from hisparse_sim.traces.file.metadata import PROVENANCES, Metadata
     from hisparse_sim.traces.file.reader import Part, Trace, open_trace
     from hisparse_sim.traces.file.sampling import sample
     from hisparse_sim.traces.file.summary import LayerInfo, TraceInfo, info
     from hisparse_sim.traces.file.validation import Validation, validate
     from hisparse_sim.traces.file.writer import TraceWriter
+    from hisparse_sim.traces.files import atomic_path
 
 __all__ = [
     "PROVENANCES",

@@ -67,8 +67,8 @@ def info() -> None:
 
     Example: hisparse-sim gpu info
     """
-    from hisparse_sim.gpu_replay.kernels import available_kernels
     from hisparse_sim.gpu_replay.harness.machine import describe_machine
+    from hisparse_sim.gpu_replay.kernels import available_kernels
 
     described = describe_machine()
     described |= {
@@ -118,9 +118,9 @@ def replay(
 
     Example: hisparse-sim gpu replay sample.parquet --kernel native --batch 16
     """
+    from hisparse_sim.gpu_replay.bench.results import write_result
     from hisparse_sim.gpu_replay.harness.machine import describe_machine
     from hisparse_sim.gpu_replay.harness.replaying import replay_on_gpus, replay_trace
-    from hisparse_sim.gpu_replay.bench.results import write_result
     from hisparse_sim.gpu_replay.harness.several import find_devices
     from hisparse_sim.traces import atomic_path
     from hisparse_sim.traces.commands.options import open_traces
@@ -194,8 +194,8 @@ def bench(
     Example: hisparse-sim gpu bench --batch 1,8 --misses 256,1024 --buffer 4096
     """
     from hisparse_sim.gpu_replay.bench.grid import CONTENDERS, run_grid
-    from hisparse_sim.gpu_replay.harness.machine import describe_machine
     from hisparse_sim.gpu_replay.bench.results import write_result
+    from hisparse_sim.gpu_replay.harness.machine import describe_machine
 
     grid = (batch, misses, buffer, entry_bytes)
     if gpus:
@@ -231,8 +231,8 @@ def _installed() -> tuple[str, ...]:
 def _bench_together(grid: "Grid", share: bool, oversubscribe: bool, output: Path | None) -> None:
     """Measure on several GPUs; the result file is written anew after every row."""
     from hisparse_sim.gpu_replay.bench.results import write_result
-    from hisparse_sim.gpu_replay.harness.several import find_devices
     from hisparse_sim.gpu_replay.bench.together import measure_together
+    from hisparse_sim.gpu_replay.harness.several import find_devices
 
     devices = find_devices(max(grid.counts), oversubscribe)
     measured = measure_together(grid, devices, share)
@@ -293,7 +293,11 @@ def calibrate(name: str, source: Path | None, output: Path) -> None:
 
     Example: hisparse-sim gpu calibrate --name my-server -o links.toml
     """
-    from hisparse_sim.gpu_replay.bench.calibrate import calibrate_from, calibrate_here, write_profile
+    from hisparse_sim.gpu_replay.bench.calibrate import (
+        calibrate_from,
+        calibrate_here,
+        write_profile,
+    )
 
     if source is None:
         link, errors = calibrate_here(name)

@@ -8,8 +8,8 @@ import click
 
 from hisparse_sim.simulator.commands.setting_options import kernel_option
 from hisparse_sim.traces.commands.options import combined
-from hisparse_sim.traces.terminal import note
 from hisparse_sim.traces.file.units import refuse_blocks
+from hisparse_sim.traces.terminal import note
 
 if TYPE_CHECKING:
     from hisparse_sim.simulator.serving.costs import SwapIn

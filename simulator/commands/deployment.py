@@ -20,7 +20,6 @@ from hisparse_sim.simulator.commands.setting_options import (
 from hisparse_sim.traces.commands.options import RenamedChoice, output_form, output_options, several
 from hisparse_sim.traces.terminal import note
 
-
 FORMER_MODES = {"oracle": "zero-cost"}
 
 
@@ -186,8 +185,8 @@ def serve(
     hisparse-sim serve --concurrency 8,16,32,64,128,256
     hisparse-sim serve --mode hisparse --rate 0.2 --requests 500
     """
-    from hisparse_sim.simulator.views.plan_view import load_line, show_served
     from hisparse_sim.simulator.serving.prediction import serve_all
+    from hisparse_sim.simulator.views.plan_view import load_line, show_served
 
     if rate is not None and concurrencies:
         raise click.UsageError("give --concurrency (closed loop) or --rate (open loop), not both")
@@ -242,10 +241,10 @@ def reproduce(
     hisparse-sim reproduce
     hisparse-sim reproduce -o reproduced.csv --plot rates.svg
     """
-    from hisparse_sim.simulator.views import figures
-    from hisparse_sim.simulator.views.plan_view import show_reproduced
     from hisparse_sim.simulator.serving.reproduce import published_rates, table, throughput_curves
     from hisparse_sim.simulator.serving.reproduce import reproduce as redo
+    from hisparse_sim.simulator.views import figures
+    from hisparse_sim.simulator.views.plan_view import show_reproduced
 
     form = output_form(form, output)
     if plot:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hisparse_sim.traces.commands.options import combined, open_traces, provenance_option
-from hisparse_sim.traces.terminal import note
 from hisparse_sim.traces.file.units import refuse_blocks
+from hisparse_sim.traces.terminal import note
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -49,7 +49,7 @@ deployment_options = combined(
         type=click.Choice(["dp8-tp8", "dp8-ep8", "tp8"]),
         default="dp8-tp8",
         show_default=True,
-        help="Data-parallel attention over 8 ranks with the experts TP or EP, or TP for everything.",
+        help="Data-parallel attention over 8 ranks with TP or EP experts, or TP for all of the model.",
     ),
     kv_dtype_option,
     click.option(

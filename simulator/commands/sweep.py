@@ -13,10 +13,21 @@ from hisparse_sim.simulator.commands.cost_options import (
     swap_in_options,
 )
 from hisparse_sim.simulator.commands.setting_options import kv_dtype_option
-from hisparse_sim.traces.files import is_file, refuse_input
-from hisparse_sim.traces.commands.options import FILE_FORMATS, Renamed, chosen_requests, combined, open_traces, output_form, output_options, provenance_option, selection_options, several
-from hisparse_sim.traces.terminal import note
+from hisparse_sim.traces.commands.options import (
+    FILE_FORMATS,
+    Renamed,
+    chosen_requests,
+    combined,
+    open_traces,
+    output_form,
+    output_options,
+    provenance_option,
+    selection_options,
+    several,
+)
 from hisparse_sim.traces.file.units import TOKEN, plural
+from hisparse_sim.traces.files import is_file, refuse_input
+from hisparse_sim.traces.terminal import note
 
 if TYPE_CHECKING:
     from hisparse_sim.simulator.replay.sweeping import Sweep
@@ -224,9 +235,9 @@ def curve(
     hisparse-sim curve trace.parquet --policy lru,belady --buffer 4096 --format csv
     hisparse-sim curve --link h200-pcie5 --kernel native -o time.png
     """
-    from hisparse_sim.simulator.views import figures
     from hisparse_sim.simulator.replay.curves import check_window, rolling_curves
     from hisparse_sim.simulator.replay.sweeping import rows_kept
+    from hisparse_sim.simulator.views import figures
     from hisparse_sim.simulator.views.tables import stamped, write_rows
 
     form = output_form(form, output)

@@ -84,9 +84,9 @@ def show_full_info(
     opened: Sequence["Trace"], plot: Path | None, form: str, output: Path | None
 ) -> None:
     """Measure, print and draw the locality of traces."""
+    from hisparse_sim.simulator.replay.sweeping import trace_names
     from hisparse_sim.simulator.views import figures
     from hisparse_sim.simulator.views.locality_view import locality, show_localities, show_locality
-    from hisparse_sim.simulator.replay.sweeping import trace_names
     from hisparse_sim.simulator.views.tables import write_rows
     from hisparse_sim.simulator.views.terminal import fit_caveat
 

@@ -16,7 +16,12 @@ import pandas as pd
 from hisparse_sim.policies import Policy, get_policy
 from hisparse_sim.simulator.replay.kept import Finished, Kept
 from hisparse_sim.simulator.replay.metrics import Misses, excess_over_min, tidy_row, tidy_rows
-from hisparse_sim.simulator.replay.replaying import check_arguments, check_top_k, no_steps, replay_part
+from hisparse_sim.simulator.replay.replaying import (
+    check_arguments,
+    check_top_k,
+    no_steps,
+    replay_part,
+)
 from hisparse_sim.traces import Demand, Part, Trace, open_trace
 from hisparse_sim.traces.terminal import printable
 

@@ -16,14 +16,20 @@ from hisparse_sim.simulator.serving.admission import (
     Pool,
 )
 from hisparse_sim.simulator.serving.deployment import RESERVE, Deployment
+from hisparse_sim.simulator.serving.event_loop import Server, Workload, serve
 from hisparse_sim.simulator.serving.exposure import Exposure, Floats, SwapIn
 from hisparse_sim.simulator.serving.hardware import Hardware
 from hisparse_sim.simulator.serving.latency import Link, load_link, swap_in_us
-from hisparse_sim.simulator.serving.memory import HOST, PAGE_TOKENS, check_buffer, device_tokens, pages
+from hisparse_sim.simulator.serving.memory import (
+    HOST,
+    PAGE_TOKENS,
+    check_buffer,
+    device_tokens,
+    pages,
+)
 from hisparse_sim.simulator.serving.missing import LayerMisses, MissesOf
 from hisparse_sim.simulator.serving.models import Model
 from hisparse_sim.simulator.serving.profiles import ProfileError
-from hisparse_sim.simulator.serving.event_loop import Server, Workload, serve
 from hisparse_sim.simulator.serving.steptimes import StepTimes, ask_aiconfigurator, load_step_times
 
 
@@ -31,7 +37,9 @@ def swap_in_on(link: Link, kernel: str, device_buffer_size: int, entry_bytes: in
     """Swap-in time of (requests, mean misses, misses of the busiest) on a link, see latency.py."""
 
     def swap_in(requests: int, misses: Floats, most: Floats) -> Floats:
-        return swap_in_us(link, kernel, requests, misses, device_buffer_size, entry_bytes, peak=most)
+        return swap_in_us(
+            link, kernel, requests, misses, device_buffer_size, entry_bytes, peak=most
+        )
 
     return swap_in
 
@@ -96,7 +104,9 @@ class Setting:
             self.deployment.model,
             self.device_buffer_size,
             self.misses,
-            swap_in_on(self.link, self.kernel, self.device_buffer_size, self.deployment.entry_bytes),
+            swap_in_on(
+                self.link, self.kernel, self.device_buffer_size, self.deployment.entry_bytes
+            ),
         )
 
     @cached_property

@@ -17,6 +17,7 @@ import pandas as pd
 
 from hisparse_sim.simulator.serving import profiles
 from hisparse_sim.simulator.serving.deployment import Deployment, rank_weight_bytes
+from hisparse_sim.simulator.serving.event_loop import Workload, serve
 from hisparse_sim.simulator.serving.exposure import Exposure
 from hisparse_sim.simulator.serving.hardware import load_hardware
 from hisparse_sim.simulator.serving.latency import load_link
@@ -28,7 +29,6 @@ from hisparse_sim.simulator.serving.memory import (
 from hisparse_sim.simulator.serving.missing import LayerMisses, layer_misses
 from hisparse_sim.simulator.serving.models import load_model
 from hisparse_sim.simulator.serving.prediction import Setting, steps_for, swap_in_on
-from hisparse_sim.simulator.serving.event_loop import Workload, serve
 from hisparse_sim.simulator.serving.steptimes import LAYOUTS
 from hisparse_sim.traces import Trace, open_trace, sample_path
 

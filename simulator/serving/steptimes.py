@@ -21,8 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from hisparse_sim.simulator.serving.profiles import ProfileError
-from hisparse_sim.simulator.serving.profiles import steptimes
+from hisparse_sim.simulator.serving.profiles import ProfileError, steptimes
 
 AICONFIGURATOR_VERSION = "0.12.0"
 

@@ -10,8 +10,8 @@ import pandas as pd
 from hisparse_sim.simulator.replay.sweeping import trace_names
 from hisparse_sim.simulator.views.tables import print_table
 from hisparse_sim.traces import Trace, open_trace
-from hisparse_sim.traces.locality.measure import EDGES, RECENT, SINKS, Locality, measure_locality
 from hisparse_sim.traces.file.units import TOKEN
+from hisparse_sim.traces.locality.measure import EDGES, RECENT, SINKS, Locality, measure_locality
 
 SINGLE = (
     "steps",

@@ -175,7 +175,7 @@ _READING = (
 
 
 def show_reproduced(rows: pd.DataFrame, output: Path | None = None) -> None:
-    """Published, ours and error in a table; below, how each was obtained and what is unexplained."""
+    """Print published, ours and error; below, how each was obtained and what is unexplained."""
     numbered = rows.assign(number=range(1, len(rows) + 1))
     columns: Columns = {
         "number": ("", str),

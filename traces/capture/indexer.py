@@ -16,13 +16,13 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hisparse_sim.traces.errors import TraceError
-from hisparse_sim.traces.files import atomic_path
 from hisparse_sim.traces.capture.models import Loaded
 from hisparse_sim.traces.capture.oracle import (
     rows_within,
 )
 from hisparse_sim.traces.capture.recorder import Recorder
+from hisparse_sim.traces.errors import TraceError
+from hisparse_sim.traces.files import atomic_path
 
 if TYPE_CHECKING:
     from torch import Tensor

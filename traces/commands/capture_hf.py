@@ -8,11 +8,15 @@ from typing import Any
 
 import click
 
-from hisparse_sim.traces.commands.options import quiet_option
+from hisparse_sim.traces.commands.options import (
+    force_option,
+    quiet_option,
+    refuse_replacing,
+    several,
+)
 from hisparse_sim.traces.commands.prompt_options import prompt_options, read_prompts
 from hisparse_sim.traces.errors import TraceError
 from hisparse_sim.traces.files import refuse_same, refuse_unwritable
-from hisparse_sim.traces.commands.options import force_option, refuse_replacing, several
 from hisparse_sim.traces.terminal import note
 
 TRAIN = "train"

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from hisparse_sim.traces.files import holds_trace, refuse_input
 from hisparse_sim.traces.file.metadata import PROVENANCES
+from hisparse_sim.traces.files import holds_trace, refuse_input
 
 if TYPE_CHECKING:
     from hisparse_sim.traces.file.reader import Trace
@@ -188,9 +188,7 @@ class RenamedChoice(click.Choice[str]):
         super().__init__(choices)
         self.former = former
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> str:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         return super().convert(self.former.get(value, value), param, ctx)
 
 

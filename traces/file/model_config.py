@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from hisparse_sim.traces.file.captured import MOST_LAYERS, MOST_TOKENS, whole
 from hisparse_sim.traces.errors import TraceError
+from hisparse_sim.traces.file.captured import MOST_LAYERS, MOST_TOKENS, whole
 
 FULL, SHARED = "full", "shared"
 _LETTERS = {"F": FULL, "S": SHARED}

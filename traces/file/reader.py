@@ -11,6 +11,8 @@ from typing import Any, NoReturn
 import numpy as np
 import pyarrow as pa
 
+from hisparse_sim.traces.demand import Demand, Ints, Ragged
+from hisparse_sim.traces.errors import TraceError
 from hisparse_sim.traces.file.columns import (
     OPTIONAL,
     integers,
@@ -20,13 +22,11 @@ from hisparse_sim.traces.file.columns import (
     request_codes,
     wrong_column,
 )
-from hisparse_sim.traces.demand import Demand, Ints, Ragged
-from hisparse_sim.traces.errors import TraceError
-from hisparse_sim.traces.terminal import printable
 from hisparse_sim.traces.file.layout import Columns, Groups, Part, decoding, lay_out, open_parquet
 from hisparse_sim.traces.file.metadata import KEY, PROVENANCES, Metadata
 from hisparse_sim.traces.file.rules import RowError, Tally, check_rows, outside, strip_padding
 from hisparse_sim.traces.file.units import can_be_replayed
+from hisparse_sim.traces.terminal import printable
 
 __all__ = ["Demand", "Part", "Trace", "open_trace"]
 

@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hisparse_sim.traces.file.captured import MOST_LAYERS, REMEDY, checked_id, demands
 from hisparse_sim.traces.demand import Demand
 from hisparse_sim.traces.errors import TraceError
+from hisparse_sim.traces.file.captured import MOST_LAYERS, REMEDY, checked_id, demands
 from hisparse_sim.traces.importers.importer import Imported, Options
 from hisparse_sim.traces.importers.prompt_rows import LEFT_OUT
 

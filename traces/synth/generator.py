@@ -34,8 +34,8 @@ import numpy as np
 from hisparse_sim.traces.demand import Demand, Ints
 from hisparse_sim.traces.errors import TraceError
 from hisparse_sim.traces.file.metadata import Metadata
-from hisparse_sim.traces.machine_memory import refuse_too_large
 from hisparse_sim.traces.file.units import block_unit
+from hisparse_sim.traces.machine_memory import refuse_too_large
 
 PROFILES_PATH = Path(__file__).parents[1] / "data" / "synth_profiles.json"
 

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from hisparse_sim.simulator.replay.totals import totals
 from hisparse_sim.simulator.serving.latency import Link, load_link, swap_in_us
 from hisparse_sim.simulator.serving.models import load_model
 from hisparse_sim.simulator.serving.profiles import ProfileError
-from hisparse_sim.simulator.replay.totals import totals
 from hisparse_sim.traces import TraceError
 from hisparse_sim.traces.file.units import TOKEN
 

@@ -9,9 +9,9 @@ from typing import Any
 import pandas as pd
 
 from hisparse_sim.simulator.replay.metrics import blocks_of
+from hisparse_sim.simulator.replay.totals import totals
 from hisparse_sim.simulator.serving.models import load_model
 from hisparse_sim.simulator.views.report.results import Result, rows_of
-from hisparse_sim.simulator.replay.totals import totals
 from hisparse_sim.traces import open_trace, sample_path
 
 OPTIMUM = "belady"

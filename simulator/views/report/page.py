@@ -12,8 +12,9 @@ from typing import Any
 
 import pandas as pd
 
-from hisparse_sim.simulator.views import report
 from hisparse_sim.simulator.replay.metrics import blocks_of
+from hisparse_sim.simulator.replay.totals import totals
+from hisparse_sim.simulator.views import report
 from hisparse_sim.simulator.views.report import charts, data, findings, measured
 from hisparse_sim.simulator.views.report.pieces import (
     Cells,
@@ -30,7 +31,6 @@ from hisparse_sim.simulator.views.report.pieces import (
     table,
 )
 from hisparse_sim.simulator.views.report.results import Result, rows_of
-from hisparse_sim.simulator.replay.totals import totals
 from hisparse_sim.traces import TraceError, atomic_path
 from hisparse_sim.traces.errors import install
 
