@@ -49,7 +49,7 @@ deployment_options = combined(
         type=click.Choice(["dp8-tp8", "dp8-ep8", "tp8"]),
         default="dp8-tp8",
         show_default=True,
-        help="Data-parallel attention over 8 ranks with TP or EP experts, or TP for all of the model.",
+        help="Data-parallel attention over 8 ranks with TP or EP experts, or TP for the model.",
     ),
     kv_dtype_option,
     click.option(

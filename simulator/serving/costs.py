@@ -85,7 +85,8 @@ def add_costs(
     of the row. A request makes as many steps as were replayed of it, and is as long as the longest
     of the traces plus `output_len`. `device_pool_gib` is what one GPU has left for KV, `host_gib`
     the host memory for it; memory rules: see `hisparse_sim.simulator.serving.memory`. Raises
-    ValueError for values that the engine refuses, TraceError for traces that do not count tokens."""
+    ValueError for values that the engine refuses, TraceError for traces that do not count tokens.
+    """
     refuse_blocks((piece.trace for piece in swept.pieces), "memory models price")
     check_costs(ratios, device_pool_gib, host_gib)
     rows = swept.rows
