@@ -5,7 +5,7 @@ Data goes to stdout, notes and progress to stderr. Exit codes: 0 done, 1 failed,
 
 import click
 
-from hisparse_sim.traces.commands.options import Group
+from hisparse_sim.traces.commands.group import Group
 
 _GPU = "hisparse_sim.gpu_replay.commands"
 _SIMULATOR = "hisparse_sim.simulator.commands"
@@ -57,6 +57,10 @@ def cli() -> None:
     How many misses has my workload at this buffer size?   hisparse-sim sweep
     How do they develop as a request goes on?              hisparse-sim curve
     What is in a trace of top-k positions?                 hisparse-sim trace info
+
+    Numbers may be written 64k (65,536), lists of them 0-5 or 2048:8192:1024. To complete commands,
+    policies and profiles, put `eval "$(_HISPARSE_SIM_COMPLETE=bash_source hisparse-sim)"` into
+    ~/.bashrc (for zsh and fish see docs/cli.md).
     """
 
 

@@ -14,9 +14,8 @@ from click.testing import CliRunner
 
 from hisparse_sim.cli import cli
 from hisparse_sim.gpu_replay.bench import together
-from hisparse_sim.gpu_replay.bench.results import read_rows
+from hisparse_sim.gpu_replay.bench.results import read_rows, together_line
 from hisparse_sim.gpu_replay.bench.together import Grid, measure_together, merge_parts
-from hisparse_sim.gpu_replay.commands.gpu import together_line
 from hisparse_sim.gpu_replay.harness import several
 from hisparse_sim.gpu_replay.harness.batch import make_batch
 from hisparse_sim.gpu_replay.harness.host_memory import cpus_of, numa_node, shared_file, used_bytes

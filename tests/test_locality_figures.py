@@ -80,7 +80,7 @@ def test_several_traces_are_lines(several: pd.DataFrame) -> None:
     assert line_of(axes, "u")[4] == pytest.approx(np.mean(layers))
     assert list(line_of(axes, "u")) == [1, 2, 4, 8, 16]  # 20 steps
     assert list(line_of(axes, "t")) == [1, 2, 4, 8, 16, 32]
-    assert axes.figure.get_supxlabel() == "synthetic, trained-indexer 3 traces"
+    assert axes.figure.get_supxlabel() == "t (synthetic), u (synthetic), v (trained-indexer)"
 
 
 def test_reuse_distances_by_hand() -> None:

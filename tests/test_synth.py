@@ -124,7 +124,7 @@ def test_profiles_reproduce_their_recorded_fit(name: str) -> None:
             assert found == pytest.approx(recorded, rel=0.1)
         fitted = [row for row in fit.values() if row["fitted"]]
         assert all(row["achieved"] == pytest.approx(row["published"], rel=0.01) for row in fitted)
-    if name == "v3.2":
+    if name == "deepseek-v3.2":
         early = adjacent_overlap(generate(reshaped(profile, steps=50), 0))
         deep = [adjacent_overlap(generate(reshaped(profile, steps=50), 20 + i)) for i in range(13)]
         assert early < 0.03

@@ -64,7 +64,7 @@ def test_convert_and_export(tmp_path: Path) -> None:
     trace = open_trace(path)
     assert (trace.layers, trace.requests, trace.metadata.model) == ((4, 9), ("r",), "m")
     found = run("export", path, "--layer", 9, "-o", tmp_path / "t.csv")
-    assert "wrote 12 accesses" in found.stderr
+    assert f"wrote {tmp_path / 't.csv'}: 12 accesses" in found.stderr
     found = run("export", path, "-o", tmp_path / "t.oracleGeneral")
     assert (tmp_path / "t.oracleGeneral").stat().st_size == 24 * 24
 

@@ -1,6 +1,7 @@
 """What is said to a person: notes on stderr, names as text that any terminal can show."""
 
 import os
+from pathlib import Path
 
 import click
 
@@ -9,6 +10,12 @@ def note(text: str, quiet: bool) -> None:
     """Say something beside the data, on stderr."""
     if not quiet:
         click.echo(text, err=True)
+
+
+def wrote(path: Path | None, quiet: bool) -> None:
+    """Say that a file was written; None is none."""
+    if path is not None:
+        note(f"wrote {path}", quiet)
 
 
 def printable(name: str) -> str:

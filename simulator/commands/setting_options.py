@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -9,7 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hisparse_sim.traces.commands.options import combined, open_traces, provenance_option
+from hisparse_sim.traces.commands.options import (
+    combined,
+    open_traces,
+    provenance_option,
+    quiet_option,
+)
+from hisparse_sim.traces.commands.values import Name, Number
 from hisparse_sim.traces.file.units import refuse_blocks
 from hisparse_sim.traces.terminal import note
 
@@ -20,6 +27,40 @@ if TYPE_CHECKING:
     from hisparse_sim.simulator.serving.prediction import Setting
     from hisparse_sim.traces import Trace
 
+
+def known_profiles(section: str) -> Callable[[], Iterable[str]]:
+    """Return a function that names the shipped profiles: of models, hardware or links."""
+
+    def names() -> Iterable[str]:
+        from hisparse_sim.simulator.serving.profiles import read_profiles
+
+        return read_profiles(section)
+
+    return names
+
+
+def known_policies() -> Iterable[str]:
+    """Return the names of all policies."""
+    from hisparse_sim.policies import ALIASES, POLICIES
+
+    return (*POLICIES, *ALIASES)
+
+
+def policy_name(text: str) -> str:
+    """Return the name that results give a policy: belady for min, which is the same."""
+    from hisparse_sim.policies import ALIASES
+
+    return ALIASES.get(text.lower(), text)
+
+
+policy_option = click.option(
+    "--policy",
+    type=Name(known_policies),
+    callback=lambda ctx, parameter, given: policy_name(given),
+    default="lru",
+    show_default=True,
+    help="The engine's own is lru.",
+)
 kv_dtype_option = click.option(
     "--kv-dtype",
     type=click.Choice(["bf16", "fp8", "fp8-raw"]),
@@ -39,11 +80,23 @@ POSITIVE = click.FloatRange(0, min_open=True)
 trace_options = combined(
     click.option("--trace", "traces", multiple=True, help="Trace to replay.  [default: sample]"),
     provenance_option,
-    click.option("--quiet", is_flag=True, help="No progress and no notes on stderr."),
+    quiet_option,
 )
 deployment_options = combined(
-    click.option("--model", default="glm-5.1", show_default=True, help="Model profile."),
-    click.option("--hardware", default="h200", show_default=True, help="Machine profile."),
+    click.option(
+        "--model",
+        type=Name(known_profiles("models")),
+        default="glm-5.1",
+        show_default=True,
+        help="Model profile.",
+    ),
+    click.option(
+        "--hardware",
+        type=Name(known_profiles("hardware")),
+        default="h200",
+        show_default=True,
+        help="Machine profile.",
+    ),
     click.option(
         "--layout",
         type=click.Choice(["dp8-tp8", "dp8-ep8", "tp8"]),
@@ -81,14 +134,14 @@ deployment_options = combined(
     ),
     click.option(
         "--max-running-requests",
-        type=click.IntRange(1),
+        type=Number(1),
         default=480,
         show_default=True,
         help="Over all ranks.",
     ),
     click.option(
         "--chunked-prefill-size",
-        type=click.IntRange(64),
+        type=Number(64),
         default=65_536,
         show_default=True,
         help="Over all ranks.",
@@ -101,11 +154,13 @@ deployment_options = combined(
         help="Compute times.  [default: the shipped table]",
     ),
     click.option(
-        "--prompt", type=click.IntRange(1), default=32_768, show_default=True, help="Tokens."
+        "--prompt",
+        type=Number(1),
+        default=32_768,
+        show_default=True,
+        help="Tokens; k counts 1,024: 64k is 65,536.",
     ),
-    click.option(
-        "--output-len", type=click.IntRange(1), default=8192, show_default=True, help="Tokens."
-    ),
+    click.option("--output-len", type=Number(1), default=8192, show_default=True, help="Tokens."),
     trace_options,
     click.option(
         "--miss-curve",

@@ -12,22 +12,28 @@ from hisparse_sim.simulator.commands.cost_options import (
     model_option,
     swap_in_options,
 )
-from hisparse_sim.simulator.commands.setting_options import kv_dtype_option
+from hisparse_sim.simulator.commands.setting_options import (
+    known_policies,
+    kv_dtype_option,
+    policy_name,
+)
+from hisparse_sim.simulator.views import FIGURE_SUFFIXES
+from hisparse_sim.traces.commands.group import Interrupted
 from hisparse_sim.traces.commands.options import (
     FILE_FORMATS,
-    Renamed,
     chosen_requests,
     combined,
     open_traces,
     output_form,
     output_options,
     provenance_option,
+    quiet_option,
     selection_options,
-    several,
 )
+from hisparse_sim.traces.commands.values import Name, Number, Renamed, refuse_without, several
 from hisparse_sim.traces.file.units import TOKEN, plural
 from hisparse_sim.traces.files import is_file, refuse_input
-from hisparse_sim.traces.terminal import note
+from hisparse_sim.traces.terminal import note, wrote
 
 if TYPE_CHECKING:
     from hisparse_sim.simulator.replay.sweeping import Sweep
@@ -38,8 +44,9 @@ replay_options = combined(
     click.option(
         "--policy",
         "policies",
+        type=Name(known_policies, listed=True),
         multiple=True,
-        callback=several(str),
+        callback=several(policy_name),
         help="Policies, see `hisparse-sim policies`; repeat or separate by commas.",
     ),
     click.option(
@@ -48,8 +55,8 @@ replay_options = combined(
         "buffers",
         multiple=True,
         callback=several(int, least=1),
-        help="Hot buffer sizes in slots per request and layer.  [default: 1, 2, 3 times the top_k "
-        "of the trace, the largest of several]",
+        help="Hot buffer sizes in slots per request and layer: 4096,6k or 2048:8192:1024 (k is "
+        "1,024).  [default: 1, 2, 3 times the top_k of the trace, the largest of several]",
     ),
     click.option(
         "--start",
@@ -62,13 +69,13 @@ replay_options = combined(
     provenance_option,
     click.option(
         "--seed",
-        type=click.IntRange(0, 2**63 - 1),
+        type=Number(0, 2**63 - 1),
         default=0,
         show_default=True,
         help="For the policy random.",
     ),
-    click.option("--jobs", type=click.IntRange(1), help="Threads.  [default: all cores]"),
-    click.option("--quiet", is_flag=True, help="No progress and no notes on stderr."),
+    click.option("--jobs", type=Number(1), help="Threads.  [default: all cores]"),
+    quiet_option,
 )
 
 
@@ -109,7 +116,7 @@ replay_options = combined(
 )
 @click.option(
     "--output-len",
-    type=click.IntRange(0, 2**31 - 1),
+    type=Number(0, 2**31 - 1),
     default=0,
     show_default=True,
     help="Tokens that a request still grows by after the trace, for memory.",
@@ -154,6 +161,9 @@ def sweep(
     if output is not None:
         refuse_input(output, (trace.path for trace in opened))
     model_name, link = options.pop("model"), options.pop("link")
+    memory = bool(ratios or model_name)
+    refuse_without("--ratio", memory, "--device-pool-gib", "--host-gib", "--output-len")
+    refuse_without("--ratio or --link", memory or link is not None, "--kv-dtype", "--profiles")
     model = (
         choose_model(model_name, opened, options["profiles"], quiet)
         if ratios or model_name or link
@@ -182,18 +192,17 @@ def sweep(
         if model is not None:
             parameters |= costs
         write_rows(stamped(rows, swept.digests, options["seed"], parameters), form, output)
-    if output is not None:
-        note(f"wrote {output}", quiet)
+    wrote(output, quiet)
     end(swept, options["keep"])
 
 
 @click.command()
 @traces_argument
 @replay_options
-@click.option("--window", type=click.IntRange(1), default=100, show_default=True, help="Steps.")
+@click.option("--window", type=Number(1), default=100, show_default=True, help="Steps.")
 @click.option(
     "--skip-steps",
-    type=click.IntRange(0),
+    type=Number(0),
     default=0,
     show_default=True,
     help="Leave out the first steps of every request (the start-up burst).",
@@ -240,17 +249,15 @@ def curve(
     from hisparse_sim.simulator.views import figures
     from hisparse_sim.simulator.views.tables import stamped, write_rows
 
-    form = output_form(form, output)
     path = output or Path("curve.png")
-    if form == "table":
-        figures.check_suffix(path)
-        output_form(None, path)
+    form = output_form(form, path if form is None else output, FIGURE_SUFFIXES)
     opened = open_traces(traces, options.pop("provenance"))
     options["requests"] = chosen_requests(options["requests"], opened)
     if len(opened) > 1:
         raise click.UsageError("curve takes one trace")
     refuse_input(path, [opened[0].path])
     model_name, link, kv_dtype = (options.pop(name) for name in ("model", "link", "kv_dtype"))
+    refuse_without("--link", link is not None, "--model", "--kv-dtype", "--profiles")
     model = choose_model(model_name, opened, options["profiles"], quiet) if link else None
     swap_in = choose_swap_in(link, options, model, kv_dtype)
     parts = [
@@ -281,14 +288,14 @@ def curve(
                 link=link, swap_in_kernel=swap_in.kernel, batch=swap_in.batch, kv_dtype=kv_dtype
             )
         write_rows(stamped(curves, swept.digests, options["seed"], parameters), form, output)
-    if form == "table" or output is not None:
-        note(f"wrote {path}", quiet)
+    wrote(path if form == "table" else output, quiet)
     end(swept, options["keep"])
 
 
 @click.command("policies")
 @output_options
-def list_policies(form: str | None, output: Path | None) -> None:
+@quiet_option
+def list_policies(form: str | None, output: Path | None, quiet: bool) -> None:
     """List the policies: name, what it does, reference."""
     import pandas as pd
 
@@ -307,6 +314,7 @@ def list_policies(form: str | None, output: Path | None) -> None:
         show_policies(rows, output)
     else:
         write_rows(rows, form, output)
+    wrote(output, quiet)
 
 
 def buffers_of(opened: Sequence["Trace"]) -> tuple[int, ...]:
@@ -343,7 +351,7 @@ def run_sweep(
             f"interrupted: {swept.finished} of {swept.parts} (request, layer) parts were finished"
         )
         way = f"; {keep} keeps the work, and the same command goes on from there" if keep else ""
-        raise click.ClickException(done + way)
+        raise Interrupted(done + way)
     return swept
 
 
@@ -360,7 +368,7 @@ def end(swept: "Sweep", keep: Path | None) -> None:
     if keep is not None:
         keep.unlink(missing_ok=True)
     if swept.interrupted:
-        raise click.ClickException(
+        raise Interrupted(
             f"interrupted: {swept.finished} of {swept.parts} (request, layer) parts were finished "
             "and are all that is shown; with -o FILE an interrupted sweep can go on"
         )

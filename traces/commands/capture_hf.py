@@ -10,14 +10,15 @@ import click
 
 from hisparse_sim.traces.commands.options import (
     force_option,
+    layer_option,
     quiet_option,
     refuse_replacing,
-    several,
 )
 from hisparse_sim.traces.commands.prompt_options import prompt_options, read_prompts
+from hisparse_sim.traces.commands.values import Number, Output, refuse_without
 from hisparse_sim.traces.errors import TraceError
 from hisparse_sim.traces.files import refuse_same, refuse_unwritable
-from hisparse_sim.traces.terminal import note
+from hisparse_sim.traces.terminal import note, wrote
 
 TRAIN = "train"
 
@@ -32,20 +33,18 @@ TRAIN = "train"
 @prompt_options
 @click.option(
     "--prompt-len",
-    type=click.IntRange(2),
+    type=Number(2),
     help="Tokens: so many from the beginning of the text, with --sample of its two ends.  "
     "[default: as many as fit]",
 )
-@click.option("--steps", type=click.IntRange(1), default=256, show_default=True)
+@click.option("--steps", type=Number(1), default=256, show_default=True)
 @click.option(
     "--top-k",
-    type=click.IntRange(1),
+    type=Number(1),
     help="[default: the indexer's own, else a sixteenth of the prompt, at most 2048]",
 )
-@click.option("--layer", "layers", multiple=True, callback=several(int), help="Only these.")
-@click.option(
-    "--keep-ranks", type=click.IntRange(2), help="Also store ranks behind top_k, to this."
-)
+@layer_option
+@click.option("--keep-ranks", type=Number(2), help="Also store ranks behind top_k, to this.")
 @click.option("--scores", is_flag=True, help="Also store the score of every position.")
 @click.option(
     "--order",
@@ -64,9 +63,9 @@ TRAIN = "train"
     help="Select by an indexer: trained now on the rest of the text, or saved before.",
 )
 @click.option(
-    "--train-steps", type=click.IntRange(1), default=200, show_default=True, help="Of the indexer."
+    "--train-steps", type=Number(1), default=200, show_default=True, help="Of the indexer."
 )
-@click.option("--train-len", type=click.IntRange(2), help="Tokens.  [default: as captured]")
+@click.option("--train-len", type=Number(2), help="Tokens.  [default: as captured]")
 @click.option(
     "--save-indexer", type=click.Path(dir_okay=False, path_type=Path), help="Keep the trained one."
 )
@@ -83,7 +82,7 @@ TRAIN = "train"
 @click.option(
     "-o",
     "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=Output(".parquet", ""),
     help="The trace file to write.  [default: the model's name]",
 )
 @force_option
@@ -129,6 +128,8 @@ def hf(
         raise click.UsageError("give the prompt by --text, --prompts or --longbench: one of them")
     if save_indexer is not None and indexer != TRAIN:
         raise click.UsageError("--save-indexer belongs to --indexer train")
+    refuse_without("--indexer train", indexer == TRAIN, "--train-steps", "--train-len")
+    refuse_without("--sample", sample, "--temperature")
     output = output or Path(f"{Path(model).stem}.parquet")
     read = _read(model, indexer, source)
     for written in (output, save_indexer):
@@ -198,7 +199,7 @@ def hf(
             )
             if save_indexer is not None:
                 save(save_indexer, trained)
-                note(f"wrote {save_indexer}", quiet)
+                wrote(save_indexer, quiet)
         else:
             trained = load(indexer, loaded)
         tap, notes = TrainedIndexer(trained), {"indexer": trained.about}

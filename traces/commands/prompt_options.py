@@ -5,7 +5,8 @@ from pathlib import Path
 
 import click
 
-from hisparse_sim.traces.commands.options import combined, several
+from hisparse_sim.traces.commands.options import combined
+from hisparse_sim.traces.commands.values import Number, refuse_without, several
 from hisparse_sim.traces.terminal import printable
 
 prompt_options = combined(
@@ -28,7 +29,7 @@ prompt_options = combined(
         callback=several(str),
         help="Only these: short, medium, long.",
     ),
-    click.option("--count", type=click.IntRange(1), help="So many items, chosen at random."),
+    click.option("--count", type=Number(1), help="So many of them, of LongBench at random."),
     click.option("--seed", default=0, show_default=True, help="Of that choice."),
 )
 
@@ -44,6 +45,7 @@ def read_prompts(
     """Return (request, text) pairs, and what to call the data set."""
     if (prompts is None) == (longbench is None):
         raise click.UsageError("give the prompts by either --prompts or --longbench")
+    refuse_without("--longbench", longbench is not None, "--domain", "--length")
     if longbench is not None:
         from hisparse_sim.traces.capture.longbench import HUB_ID, load_longbench, select
 

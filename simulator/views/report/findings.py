@@ -78,9 +78,21 @@ def answer(results: Sequence[Result]) -> list[str]:
             f" {best_plan['tokens_per_s']:,.0f} tokens/s at {best_plan['tpot_ms']:.1f} ms per"
             " token (simulated)."
         )
-    if any("synthetic" in str(kind) for kind in rows["provenance"]):
-        said.append("The trace is synthetic: these figures say nothing about a real model.")
+    if warning := synthetic(rows):
+        said.append(warning)
     return said
+
+
+def synthetic(rows: pd.DataFrame) -> str:
+    """Return a warning that names the synthetic traces of rows; "" if there is none."""
+    made = rows[rows["provenance"].astype(str).str.contains("synthetic")]
+    if made.empty:
+        return ""
+    if len(made) == len(rows):
+        return "The trace is synthetic: its figures say nothing about a real model."
+    names = list(dict.fromkeys(map(str, made["trace"])))
+    verb = "is" if len(names) == 1 else "are"
+    return f"{_listed(names)} {verb} synthetic: such figures say nothing about a real model."
 
 
 def _by_buffer(sums: pd.DataFrame, policy: str, buffer: int) -> list[str]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pandas as pd
 
-from hisparse_sim.simulator.replay.metrics import blocks_of
+from hisparse_sim.simulator.replay.metrics import blocks_of, origins
 from hisparse_sim.simulator.replay.totals import totals
 from hisparse_sim.simulator.views import report
 from hisparse_sim.simulator.views.report import charts, data, findings, measured
@@ -110,20 +110,16 @@ class _Page:
         )
 
     def _question(self) -> str:
-        kinds = list(dict.fromkeys(map(str, self.rows["provenance"])))
-        traces = ", ".join(self.traces)
         starts = " and ".join(dict.fromkeys(self.rows["start"])) if "start" in self.rows else ""
         text = f"<p>{escape(findings.question(self.rows))}</p>"
         text += (
-            f"<p>Replayed: {escape(traces)} ({escape(', '.join(kinds))}), "
+            f"<p>Replayed: {escape(', '.join(origins(self.rows)))}, "
             f"{int(self.sums['steps'].max()):,} pairs of layer and step"
             + (f", {escape(starts)} start" if starts else "")
             + ".</p>"
         )
-        if any("synthetic" in kind for kind in kinds):
-            text += (
-                '<p class="synthetic">Synthetic trace: no figure here is one of a real model.</p>'
-            )
+        if synthetic := findings.synthetic(self.rows):
+            text += f'<p class="synthetic">{escape(synthetic)}</p>'
         return text
 
     def _answer(self) -> str:
