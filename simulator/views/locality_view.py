@@ -154,8 +154,10 @@ def show_locality(title: str, rows: pd.DataFrame, output: Path | None = None) ->
 
 def show_localities(rows: pd.DataFrame, output: Path | None = None) -> None:
     """Print a line per trace, mean over its layers and requests."""
+    table = locality_table(rows)
+    kinds = list(table["provenance"].drop_duplicates())
     print_table(
-        locality_table(rows).assign(trace=origins(rows)),
+        table if len(kinds) == 1 else table.assign(trace=origins(rows)),
         {
             "trace": ("trace", str),
             "overlap_1": ("overlap %", _percent),
@@ -176,6 +178,7 @@ def show_localities(rows: pd.DataFrame, output: Path | None = None) -> None:
                 "reuse: median and 90th percentile of the reuse distance, in positions",
                 "128 steps: distinct positions selected in so many steps",
                 "drift: share of the most selected positions that the second half changes",
+                *([f"all traces: {kinds[0]}"] if len(kinds) == 1 else []),
             ]
         ),
     )

@@ -155,7 +155,7 @@ def print_table(
     widths |= dict.fromkeys(prose, _LONGEST_WORD)
     parts = _parts(widths, keys or tuple(columns)[:1], width)
     drawn: list[str] = []
-    room = width - sum(widths.values()) - _GAP * len(widths)
+    room = Console().width - sum(widths.values()) - _GAP * len(widths)
     if bars and output is None and drawable() and len(parts) == 1 and room >= _BAR:
         drawn = [bar(value, rows[bars].max(), _BAR) for value in rows[bars]]
     headings = [""] * len(rows) if sections is None else list(sections)

@@ -68,7 +68,7 @@ def curve_table(rows: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
     notes = []
     if step > 1:
         notes.append(
-            f"Of each line one point in {step} is drawn, and its last ({len(kept):,} of"
+            f"Charts draw one point in {step} of each line, and its last ({len(kept):,} of"
             f" {len(rows):,}); the result file has all."
         )
     return kept[wanted], notes
