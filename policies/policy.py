@@ -70,3 +70,4 @@ class Policy:
     state: Callable[[Setup], Any]
     step: Callable[[Any, Step, int], None]
     needs_future: bool = False
+    seeded: bool = False  # its misses depend on the seed

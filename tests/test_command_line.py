@@ -297,8 +297,8 @@ def test_each_trace_is_named_with_its_provenance(path: Path, tmp_path: Path) -> 
     pytest.importorskip("vl_convert", reason="needs the extra [report]")
     done("report", rows, "-o", page)
     text = page.read_text(encoding="utf-8")
-    assert "small (synthetic), captured (dsa-serving)" in text
-    assert "small is synthetic: such figures say nothing about a real model." in text
+    assert "Replayed: small (synthetic), " in text
+    assert "Replayed: captured (dsa-serving), " in text
 
 
 # --- names and completion -----------------------------------------------------------------------

@@ -222,7 +222,7 @@ def test_one_command_draws_and_compares(tmp_path: Path, monkeypatch: pytest.Monk
     assert lines[2].split()[:2] == ["b", f"{mean:.1f}"]
     for words, why in (
         (("*.parquet",), "several traces are compared with --full"),
-        (("a.parquet", "--plot", "page.txt"), "no suffix of a figure"),
+        (("a.parquet", "--plot", "page.txt"), "ends in .txt; choose one of .png"),
         (("a.parquet", "--plot", "nowhere/page.png"), "nowhere"),
         (("a.parquet", "--full", "--plot", "a.parquet"), "a.parquet"),
     ):

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hisparse_sim.traces.demand import Demand, Ragged
     from hisparse_sim.traces.errors import TraceError
+    from hisparse_sim.traces.file.in_memory import trace_from_array, trace_from_frame
     from hisparse_sim.traces.file.metadata import PROVENANCES, Metadata
     from hisparse_sim.traces.file.reader import Part, Trace, open_trace
     from hisparse_sim.traces.file.sampling import sample
@@ -41,6 +42,8 @@ __all__ = [
     "open_trace",
     "sample",
     "sample_path",
+    "trace_from_array",
+    "trace_from_frame",
     "validate",
 ]
 
@@ -49,6 +52,8 @@ _MODULE_OF = {
     "Ragged": "demand",
     "TraceError": "errors",
     "atomic_path": "files",
+    "trace_from_array": "file.in_memory",
+    "trace_from_frame": "file.in_memory",
     "PROVENANCES": "file.metadata",
     "Metadata": "file.metadata",
     "Part": "file.reader",

@@ -1,9 +1,10 @@
-"""Writing a file so that it is either complete or not there."""
+"""Reading files only, and writing one so that it is either complete or not there."""
 
 import os
 import secrets
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from io import BufferedReader
 from pathlib import Path
 
 from hisparse_sim.traces.errors import TraceError
@@ -42,6 +43,29 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
         raise TraceError(f"{path} cannot be written: {error.strerror or error}") from error
 
 
+@contextmanager
+def opened(path: str | os.PathLike[str], what: str = "file") -> Iterator[BufferedReader]:
+    """Open a file to read its bytes. `what` it should be is said where it is none.
+
+    A pipe is refused: files are looked into before they are read, and one that nobody writes to
+    would be waited for without end.
+
+    Raises TraceError naming `path` if it cannot be read (an OSError inside the block counts).
+    """
+    target = Path(path)
+    try:
+        if target.is_dir():
+            raise TraceError(f"{path} is a folder, not a {what}")
+        if target.exists() and not target.is_file():
+            raise TraceError(f"{path} is a device or pipe, not a {what}: save it as a file first")
+        with target.open("rb") as file:
+            yield file
+    except FileNotFoundError:
+        raise TraceError(f"{path} does not exist") from None
+    except OSError as error:
+        raise TraceError(f"{path} cannot be read: {error.strerror or error}") from error
+
+
 def refuse_input(output: str | os.PathLike[str], inputs: Iterable[str | os.PathLike[str]]) -> None:
     """Raise TraceError if `output` is one of the files that are read."""
     target = Path(output)
@@ -72,6 +96,17 @@ def holds_trace(path: str | os.PathLike[str]) -> bool:
             return file.read(len(_PARQUET_MAGIC)) == _PARQUET_MAGIC
     except OSError:
         return True
+
+
+def refuse_unreadable(path: str | os.PathLike[str]) -> None:
+    """Raise TraceError if `path` is no file: a pipe would be waited for, a device may never end."""
+    try:
+        if Path(path).is_file():
+            return
+        what = "is a folder" if Path(path).is_dir() else "is a pipe or a device, not a file"
+        raise TraceError(f"{path} {what if Path(path).exists() else 'does not exist'}")
+    except OSError as error:
+        raise TraceError(f"{path} cannot be read: {error.strerror or error}") from error
 
 
 def refuse_unwritable(path: str | os.PathLike[str]) -> None:

@@ -1,7 +1,6 @@
 """Options of sweep and curve for what misses cost, and the profiles that they name."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -9,7 +8,6 @@ import click
 from hisparse_sim.simulator.commands.setting_options import known_profiles
 from hisparse_sim.traces.commands.options import combined
 from hisparse_sim.traces.commands.values import Name, Number, refuse_without
-from hisparse_sim.traces.file.units import refuse_blocks
 from hisparse_sim.traces.terminal import note
 
 if TYPE_CHECKING:
@@ -50,29 +48,13 @@ swap_in_options = combined(
 def choose_model(
     name: str | None, opened: Sequence["Trace"], profiles: str | None, quiet: bool
 ) -> "Model":
-    """Return the profile of the model: the one named, else the trace's, else glm-5.1 with a
-    note; the latter two with the top_k of the traces, which is that of a model not named.
+    """The model that costs are of, with a note on stderr where it is not the traces' own."""
+    from hisparse_sim.simulator.serving.costs import model_of
 
-    Raises TraceError for a trace that does not count tokens, since a model's bytes are a token's.
-    """
-    from hisparse_sim.simulator.serving.models import load_model
-
-    refuse_blocks(opened, "--ratio, --model and --link price")
-    if name is not None:
-        return load_model(name, profiles)
-    if len({trace.metadata.model for trace in opened}) > 1:
-        raise click.UsageError("the traces are of several models: choose one with --model")
-    top_k = max(trace.metadata.top_k for trace in opened)
-    try:
-        model, why = load_model(opened[0].metadata.model, profiles), ""
-    except ValueError:
-        model = load_model("glm-5.1")
-        why = f"{opened[0].metadata.model or 'the trace'} has no profile; --model"
-    if top_k != model.top_k:
-        why += "; " * bool(why) + f"with top_k {top_k:,} as traced instead of {model.top_k:,}"
+    model, why = model_of(opened, name, profiles)
     if why:
-        note(f"bytes and memory are those of {model.name} ({why})", quiet)
-    return replace(model, top_k=top_k)
+        note(why, quiet)
+    return model
 
 
 def choose_swap_in(

@@ -10,10 +10,11 @@ import click
 
 from hisparse_sim.simulator.commands.setting_options import (
     POSITIVE,
+    asked,
     deployment_options,
     one_trace,
     policy_option,
-    prepare,
+    say,
     trace_options,
     write,
     write_document,
@@ -89,9 +90,8 @@ def plan(
     hisparse-sim plan --hardware h20 --disaggregated --max-tpot-ms 50
     hisparse-sim plan --config '{"top_k": 2048, "device_buffer_size": 4096}'
     """
-    from hisparse_sim.simulator.serving.config_check import as_rows, check_config
-    from hisparse_sim.simulator.serving.hardware import load_hardware
-    from hisparse_sim.simulator.serving.plan import DEFAULT_BUFFERS, DEFAULT_RATIOS, Aim, make_plan
+    from hisparse_sim.simulator.serving import asking
+    from hisparse_sim.simulator.serving.config_check import as_rows
     from hisparse_sim.simulator.views.plan_view import show_findings, show_plan
     from hisparse_sim.simulator.views.tables import write_rows
 
@@ -100,10 +100,9 @@ def plan(
         *("a plan, not to --config", config is None),
         *("--buffer", "--ratio", "--max-tpot-ms", "--max-miss-rate", "--candidates"),
     )
-    setting, misses_of, trace = prepare(options, mode, policy)
-    aim = Aim(options["prompt"], options["output_len"], concurrency, max_tpot_ms, max_miss_rate)
+    scenario = asked(options)
     if config is not None:
-        findings = check_config(config, setting, aim)
+        findings = asking.check_config(config, concurrency=concurrency, **scenario)
         if form == "table":
             show_findings(findings, output)
         else:
@@ -112,17 +111,17 @@ def plan(
         if any(finding.severity == "error" for finding in findings):
             sys.exit(1)
         return
-    others = () if options["miss_curve"] else ("fifo", "lru", "arc", "belady")
-    found = make_plan(
-        setting,
-        aim,
-        misses_of,
-        policy,
-        buffers or DEFAULT_BUFFERS,
-        ratios or DEFAULT_RATIOS,
-        other_policies=others,
-        linked=load_hardware("gh200", options["profiles"]),
+    found = asking.plan(
+        concurrency=concurrency,
+        buffers=buffers,
+        ratios=ratios,
+        mode=mode,
+        policy=policy,
+        max_tpot_ms=max_tpot_ms,
+        max_miss_rate=max_miss_rate,
+        **scenario,
     )
+    say(found.notes, options["quiet"])
     given = {
         "buffer": buffers,
         "ratio": ratios,
@@ -134,11 +133,11 @@ def plan(
         "candidates": candidates,
     }
     if form == "table":
-        show_plan(found, found.rows(candidates), setting, aim, output)
+        show_plan(found, found.rows(candidates), found.setting, found.aim, output)
     elif form == "json":
-        write_document(found.document(candidates), trace, options | given, output)
+        write_document(found.document(candidates), found.trace, options | given, output)
     else:
-        write(found.rows(candidates), trace, options | given, form, output)
+        write(found.table(candidates), found.trace, options | given, form, output)
     wrote(output, options["quiet"])
     if found.best is None:
         sys.exit(1)
@@ -200,31 +199,28 @@ def serve(
     hisparse-sim serve --concurrency 8,16,32,64,128,256
     hisparse-sim serve --mode hisparse --rate 0.2 --requests 500
     """
-    from hisparse_sim.simulator.serving.prediction import serve_all
+    from hisparse_sim.simulator.serving import asking
     from hisparse_sim.simulator.views.plan_view import load_line, show_served
 
     if rate is not None and concurrencies:
         raise click.UsageError("give --concurrency (closed loop) or --rate (open loop), not both")
     form = output_form(form, output)
-    setting, misses_of, trace = prepare(options, "baseline", policy)
-    rows = serve_all(
-        setting,
-        misses_of,
-        modes or ("baseline", "hisparse", "zero-cost"),
-        buffer,
-        ratio,
-        policy,
-        options["prompt"],
-        options["output_len"],
-        concurrencies=concurrencies or ((256,) if rate is None else ()),
-        rate_per_s=rate,
+    served = asking.serve(
+        modes=modes,
+        buffer=buffer,
+        ratio=ratio,
+        policy=policy,
+        concurrencies=concurrencies,
+        rate=rate,
         requests=requests,
         range_ratio=range_ratio,
         seed=seed,
+        **asked(options),
     )
+    say(served.notes, options["quiet"])
     if form == "table":
-        load = load_line(setting, options["prompt"], options["output_len"])
-        show_served(rows, f"{load}; B {buffer:,}, ratio {ratio}, {policy}\n", output)
+        load = load_line(served.setting, options["prompt"], options["output_len"])
+        show_served(served.rows, f"{load}; B {buffer:,}, ratio {ratio}, {policy}\n", output)
     else:
         chosen = {
             "buffer": buffer,
@@ -233,7 +229,7 @@ def serve(
             "range_ratio": range_ratio,
             "requests": requests,
         }
-        write(rows, trace, options | chosen, form, output, seed)
+        write(served.rows, served.trace, options | chosen, form, output, seed)
     wrote(output, options["quiet"])
 
 
@@ -268,7 +264,8 @@ def reproduce(
     if form == "table":
         show_reproduced(rows, output)
     else:
-        write(rows, trace, {"policy": policy}, form, output)
+        named = rows.assign(trace=trace.name, provenance=trace.metadata.provenance)
+        write(named, trace, {"policy": policy}, form, output)
     wrote(output, quiet)
     if plot:
         rates = throughput_curves(trace, policy)

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from hisparse_sim.policies import Policy, Setup, get_policy
+from hisparse_sim.simulator.replay.coverage import Covered, coverage
 from hisparse_sim.simulator.replay.kernel import Output, Rows, compiled, next_accesses
 from hisparse_sim.simulator.replay.metrics import tidy_row, tidy_rows
 from hisparse_sim.traces import Demand, Trace, TraceError, open_trace
@@ -74,11 +75,13 @@ def replay(
     check_arguments(buffer_size, start)
     check_top_k(trace, buffer_size)
     parts = []
+    covered = []
     rows = []
     for part in trace.select(requests, layers):
         demand = trace.read(part, steps=steps)
         done = replay_part(demand, policy, buffer_size, start, seed=seed, victims=victims)
         parts.append(done)
+        covered.append(Covered(part, int(demand.step[0]) if demand.rows else 0, demand.rows))
         rows.append(
             {
                 "trace": trace.name,
@@ -94,9 +97,10 @@ def replay(
         )
     if not any(len(part.misses) for part in parts):
         raise no_steps([trace], steps)
+    covers = coverage(trace, covered, seed)
     return Replay(
         misses=np.concatenate([part.misses for part in parts]),
-        rows=tidy_rows(rows),
+        rows=tidy_rows(row | covers for row in rows),
         victims=np.concatenate([part.victims for part in parts if part.victims is not None])
         if victims
         else None,

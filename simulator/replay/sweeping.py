@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from hisparse_sim.policies import Policy, get_policy
+from hisparse_sim.simulator.replay.coverage import Covered, coverage
 from hisparse_sim.simulator.replay.kept import Finished, Kept
 from hisparse_sim.simulator.replay.metrics import Misses, excess_over_min, tidy_row, tidy_rows
 from hisparse_sim.simulator.replay.replaying import (
@@ -117,6 +118,11 @@ class Piece:
     accesses: int = 0
     misses: dict[Run, Misses] = field(default_factory=dict)
 
+    @property
+    def covered(self) -> Covered:
+        rows = max(len(misses) for misses in self.misses.values())
+        return Covered(self.part, self.first_step, rows)
+
     def add(self, run: Run, done: Finished) -> None:
         self.first_step, self.last_seq_len, self.accesses, self.misses[run] = done
 
@@ -206,10 +212,17 @@ def sweep(
         with ThreadPoolExecutor(workers) as threads:
             _execute(tasks, threads, store, progress)
     finished = [piece for piece in pieces if len(piece.misses) == len(runs)]
-    grouped = [[piece] for piece in finished] if per_layer else _by_trace(finished)
+    by_trace = _by_trace(finished)
+    covered = {
+        group[0].name: coverage(group[0].trace, [piece.covered for piece in group], seed)
+        for group in by_trace
+    }
+    grouped = [[piece] for piece in finished] if per_layer else by_trace
     return Sweep(
         rows=tidy_rows(
-            _row(group, run, start, per_layer, compare_min) for group in grouped for run in asked
+            _row(group, run, start, per_layer, compare_min) | covered[group[0].name]
+            for group in grouped
+            for run in asked
         ),
         per_layer=per_layer,
         parts_per_row=np.array([len(group) for group in grouped for _ in asked]),

@@ -2,7 +2,8 @@
 fit."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +13,8 @@ from hisparse_sim.simulator.replay.metrics import Misses
 from hisparse_sim.simulator.replay.sweeping import Sweep
 from hisparse_sim.simulator.serving.latency import Link, swap_in_us
 from hisparse_sim.simulator.serving.memory import capacity
-from hisparse_sim.simulator.serving.models import Model
+from hisparse_sim.simulator.serving.models import Model, load_model
+from hisparse_sim.traces import Trace
 from hisparse_sim.traces.file.units import refuse_blocks
 
 GIB = 2**30
@@ -32,6 +34,33 @@ class SwapIn:
     def us(self, misses: Misses, buffer_size: int) -> npt.NDArray[np.float64]:
         """Return the swap-in time of every step, for `misses` [steps] of one layer and request."""
         return swap_in_us(self.link, self.kernel, self.batch, misses, buffer_size, self.entry_bytes)
+
+
+def model_of(
+    traces: Sequence[Trace], name: str | None = None, profiles: str | Path | None = None
+) -> tuple[Model, str]:
+    """Return the profile of the model that costs are of, and a note if it is not the traces' own.
+
+    The model called `name`; else the traces', else glm-5.1, both with the top_k of the traces.
+    Raises TraceError for traces that do not count tokens, ValueError for an unknown name and for
+    traces of several models.
+    """
+    refuse_blocks(traces, "ratios, models and links price")
+    if name is not None:
+        return load_model(name, profiles), ""
+    if len({trace.metadata.model for trace in traces}) > 1:
+        raise ValueError("the traces are of several models: choose one with --model")
+    top_k = max(trace.metadata.top_k for trace in traces)
+    own = traces[0].metadata.model
+    try:
+        model, why = load_model(own, profiles), ""
+    except ValueError:
+        model = load_model("glm-5.1")
+        why = f"{own or 'the trace'} has no profile; --model"
+    if top_k != model.top_k:
+        why += "; " * bool(why) + f"with top_k {top_k:,} as traced instead of {model.top_k:,}"
+    note = f"bytes and memory are those of {model.name} ({why})" if why else ""
+    return replace(model, top_k=top_k), note
 
 
 def check_costs(ratios: Sequence[int], device_pool_gib: float, host_gib: float) -> None:

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from hisparse_sim.simulator.serving.profiles import Profile, Source, find_profile, read_profiles
 
+MOST_GPUS = 2**20
+
 
 @dataclass(frozen=True)
 class Hardware:
@@ -33,19 +35,19 @@ class Hardware:
 
 
 def _hardware(profile: Profile) -> Hardware:
-    gpus = profile.count("gpus")
+    gpus = profile.count("gpus", least=1, most=MOST_GPUS)
     return Hardware(
         name=profile.name,
         description=profile.labels.get("description", ""),
         gpus=gpus,
-        gpu_bytes=profile.count("gpu_bytes"),
+        gpu_bytes=profile.count("gpu_bytes", least=1),
         runtime_bytes=profile.count("runtime_bytes"),
-        node_host_bytes=profile.count("node_host_bytes"),
+        node_host_bytes=profile.count("node_host_bytes", least=1),
         step_times=profile.labels.get("step_times", ""),
-        prefill_scale=profile.number("prefill_scale", 1.0),
-        decode_scale=profile.number("decode_scale", 1.0),
+        prefill_scale=profile.number("prefill_scale", 1.0, positive=True),
+        decode_scale=profile.number("decode_scale", 1.0, positive=True),
         link=profile.labels.get("link", ""),
-        gpus_per_host=profile.count("gpus_per_host", gpus),
+        gpus_per_host=profile.count("gpus_per_host", gpus, least=1, most=MOST_GPUS),
         sources=profile.sources,
     )
 

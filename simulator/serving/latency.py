@@ -96,10 +96,10 @@ def load_link(name: str, path: str | Path | None = None) -> Link:
         kind=profile.sources["link_gb_s"].kind if "link_gb_s" in profile.sources else "",
         source=profile.sources["link_gb_s"].text if "link_gb_s" in profile.sources else "",
         entry_ns=profile.number("entry_ns"),
-        link_gb_s=profile.number("link_gb_s"),
-        bulk_gb_s=profile.number("bulk_gb_s"),
+        link_gb_s=profile.number("link_gb_s", positive=True),
+        bulk_gb_s=profile.number("bulk_gb_s", positive=True),
         kernels={kernel: _kernel(profile, kernel) for kernel in KERNELS},
-        host_gb_s=profile.number("host_gb_s", inf),
+        host_gb_s=profile.number("host_gb_s", inf, positive=True),
     )
 
 

@@ -5,7 +5,6 @@ The figures and their scenarios are data (profiles/published.toml). No model rea
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
@@ -31,6 +30,8 @@ from hisparse_sim.simulator.serving.models import load_model
 from hisparse_sim.simulator.serving.prediction import Setting, steps_for, swap_in_on
 from hisparse_sim.simulator.serving.steptimes import LAYOUTS
 from hisparse_sim.traces import Trace, open_trace, sample_path
+from hisparse_sim.traces.documents import parse_toml
+from hisparse_sim.traces.file.units import refuse_blocks
 
 GIB = 1 << 30
 Progress = Callable[[str], None]
@@ -60,7 +61,7 @@ class Reproduced:
 def read_published() -> dict[str, Any]:
     """The shipped figures: tables sources, memory, serving, steps, decode, measured_baseline."""
     text = (files(profiles) / "published.toml").read_text(encoding="utf-8")
-    return tomllib.loads(text)
+    return parse_toml(text, "published.toml")
 
 
 def _memory(entry: Mapping[str, Any]) -> tuple[float, str]:
@@ -199,7 +200,9 @@ def reproduce(
     `trace`: whose misses are replayed (None: the bundled sample). `progress` gets each name first.
     """
     published = read_published()
-    runs = _Runs(trace or open_trace(sample_path()), policy)
+    trace = trace or open_trace(sample_path())
+    refuse_blocks([trace], "serving models price")
+    runs = _Runs(trace, policy)
     kinds = {
         "memory": _memory,
         "serving": runs.serving,

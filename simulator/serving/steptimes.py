@@ -12,16 +12,17 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
+from reprlib import repr as clipped
 from typing import Any
 
-import numpy as np
-
-from hisparse_sim.simulator.serving.profiles import ProfileError, steptimes
+from hisparse_sim.simulator.serving.profiles import LEAST_POSITIVE, MOST, ProfileError, steptimes
+from hisparse_sim.traces.documents import parse_json, read_json
+from hisparse_sim.traces.errors import TraceError
 
 AICONFIGURATOR_VERSION = "0.12.0"
 
@@ -76,17 +77,16 @@ class StepTimes:
     def decode_attention_us(self, batch: float, context: float) -> float:
         """Attention of a step with `batch` requests of mean length `context` on the busiest rank.
 
-        Bilinear between the points of the table; beyond its last point on the last slope, below its
-        first point (one request, the shortest context) constant.
+        Bilinear between the points of the table; beyond its last point on the last slope unless
+        that falls, below its first point (one request, the shortest context) constant.
         """
         if batch <= 0:
             return 0.0
         i, x = _place(self.batch, batch)
         j, y = _place(self.context, context)
         fewer, more = self.attention_us[i], self.attention_us[i + 1]
-        low = fewer[j] + (fewer[j + 1] - fewer[j]) * y
-        high = more[j] + (more[j + 1] - more[j]) * y
-        return low + (high - low) * x
+        low, high = _between(fewer[j], fewer[j + 1], y), _between(more[j], more[j + 1], y)
+        return _between(low, high, x)
 
     def decode_rest_us(self, mean_batch: float) -> float:
         """Experts, communication, norms and head, with `mean_batch` requests a rank on average."""
@@ -98,7 +98,7 @@ class StepTimes:
 
     def prefill_attention_chunk_us(self, start: int, stop: int) -> float:
         """Attention of the prompt's tokens [start, stop), which see everything before them."""
-        return self._prompt_us(stop) - self._prompt_us(start)
+        return max(self._prompt_us(stop) - self._prompt_us(start), 0.0)  # measured points scatter
 
     def _prompt_us(self, tokens: int) -> float:
         if tokens < self.prefill_tokens[0]:
@@ -137,33 +137,67 @@ def _place(grid: tuple[float, ...], value: float) -> tuple[int, float]:
 
 def _line(grid: tuple[float, ...], values: tuple[float, ...], at: float) -> float:
     index, x = _place(grid, at)
-    return values[index] + (values[index + 1] - values[index]) * x
+    return _between(values[index], values[index + 1], x)
 
 
-def _tuples(value: Any) -> Any:
-    return tuple(_tuples(item) for item in value) if isinstance(value, list) else value
+def _between(low: float, high: float, x: float) -> float:
+    """The line from `low` at 0 to `high` at 1; beyond that it goes on, but never falls."""
+    return low + (high - low) * (min(x, 1.0) if high < low else x)
 
 
 def parse_step_times(text: str, file: str) -> StepTimes:
     """Step times from the JSON that `to_json` writes; ProfileError names what is wrong."""
     try:
-        data: Mapping[str, Any] = json.loads(text)
-        table = StepTimes(**{key: _tuples(value) for key, value in data.items()})
-    except (json.JSONDecodeError, TypeError, AttributeError) as error:
-        raise ProfileError(f"{file} is no step-time table: {error}") from error
-    shape = (len(table.batch), len(table.context))
-    for grid in (table.batch, table.context, table.prefill_tokens):
-        if len(grid) < 2 or any(b <= a for a, b in pairwise(grid)):
-            raise ProfileError(f"{file}: grids need two points or more, ascending")
-    if np.shape(table.attention_us) != shape or len(table.rest_us) != shape[0]:
-        raise ProfileError(f"{file}: the decode tables do not match their grids")
-    if (
-        not len(table.prefill_tokens)
-        == len(table.prefill_attention_us)
-        == len(table.prefill_rest_us)
-    ):
-        raise ProfileError(f"{file}: the prefill tables do not match their grid")
-    return table
+        return _table(parse_json(text, "it"), file)
+    except TraceError as error:
+        raise ProfileError(f"{file} is no step-time table: {error}") from None
+
+
+def _table(data: Any, file: str) -> StepTimes:
+    names = [field.name for field in fields(StepTimes)]
+    if not isinstance(data, dict) or set(data) != set(names):
+        raise ProfileError(f"{file} is no step-time table: its keys must be {', '.join(names)}")
+    for name in ("model", "hardware", "layout", "kv_dtype", "source"):
+        if not isinstance(data[name], str) or not data[name].isprintable():
+            raise ProfileError(f"{file}: {name} must be a line of text, not {clipped(data[name])}")
+    table: dict[str, Any] = {name: data[name] for name in names}
+    for name, axes in _AXES.items():
+        shape = [len(table[axis]) for axis in axes] if axes else [max(2, _length(data[name]))]
+        table[name] = _numbers(data[name], shape, f"{file}: {name}")
+        if not axes and any(b <= a for a, b in pairwise(table[name])):
+            raise ProfileError(f"{file}: {name} must ascend")
+    return StepTimes(**table)
+
+
+# The grids, and before what stands over them. [] of an axis is a grid itself.
+_AXES: dict[str, tuple[str, ...]] = {
+    "batch": (),
+    "context": (),
+    "attention_us": ("batch", "context"),
+    "rest_us": ("batch",),
+    "prefill_tokens": (),
+    "prefill_attention_us": ("prefill_tokens",),
+    "prefill_rest_us": ("prefill_tokens",),
+}
+
+
+def _length(value: Any) -> int:
+    return len(value) if isinstance(value, list) else 0
+
+
+def _numbers(value: Any, shape: Sequence[int], place: str) -> Any:
+    """Nested lists of that shape as tuples of numbers above 0; ProfileError for anything else."""
+    if shape:
+        if _length(value) != shape[0]:
+            raise ProfileError(f"{place} must be a list of {shape[0]}, not {clipped(value)}")
+        return tuple(
+            _numbers(each, shape[1:], f"{place}[{index}]") for index, each in enumerate(value)
+        )
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ProfileError(f"{place} must be a number, not {clipped(value)}")
+    if not LEAST_POSITIVE <= value <= MOST:
+        raise ProfileError(f"{place} must be above {LEAST_POSITIVE:g} and up to {MOST:g}")
+    return value
 
 
 def _shipped() -> dict[str, str]:
@@ -189,10 +223,9 @@ def load_step_times(
     """The shipped table (or the one in the file `path`); ProfileError lists what there is."""
     if path is not None:
         try:
-            text = Path(path).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise ProfileError(f"cannot read the step times in {path}: {error}") from error
-        return parse_step_times(text, str(path))
+            return _table(read_json(path), str(path))
+        except TraceError as error:
+            raise ProfileError(f"cannot read the step times: {error}") from None
     shipped = _shipped()
     name = file_name(model, hardware, layout, kv_dtype)
     if name not in shipped:

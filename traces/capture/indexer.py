@@ -21,6 +21,7 @@ from hisparse_sim.traces.capture.oracle import (
     rows_within,
 )
 from hisparse_sim.traces.capture.recorder import Recorder
+from hisparse_sim.traces.documents import parse_json
 from hisparse_sim.traces.errors import TraceError
 from hisparse_sim.traces.files import atomic_path
 
@@ -164,7 +165,7 @@ def load(path: str | os.PathLike[str], loaded: Loaded) -> Indexers:
         where = loaded.model.device
         where = "cpu" if where.type == "meta" else str(where)  # only to be checked
         with safe_open(path, "pt", device=where) as file:
-            about = json.loads((file.metadata() or {}).get(KEY, "{}"))
+            about = parse_json((file.metadata() or {}).get(KEY, "{}"), "its metadata")
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         shape = Shape(**about.pop("shape"))
         layers = {

@@ -1,0 +1,151 @@
+"""Plan, serve and check by plain names: what the commands of these names call, and Python users."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from hisparse_sim.simulator.serving import config_check
+from hisparse_sim.simulator.serving.config_check import Finding
+from hisparse_sim.simulator.serving.hardware import load_hardware
+from hisparse_sim.simulator.serving.plan import (
+    DEFAULT_BUFFERS,
+    DEFAULT_RATIOS,
+    Aim,
+    Plan,
+    make_plan,
+)
+from hisparse_sim.simulator.serving.prediction import Setting, serve_all
+from hisparse_sim.simulator.serving.scenario import scenario_of
+from hisparse_sim.traces import Trace
+
+DEFAULT_MODES = ("baseline", "hisparse", "zero-cost")
+DEFAULT_CONCURRENCY = 256  # over all ranks
+OTHER_POLICIES = ("fifo", "lru", "arc", "belady")  # whose misses the best pair is tried with
+LINKED = "gh200"  # the machine whose host link it is tried with
+
+
+@dataclass(frozen=True)
+class Planned(Plan):
+    """A plan, and what it is for."""
+
+    setting: Setting
+    aim: Aim
+    trace: Trace  # whose misses were replayed
+    notes: tuple[str, ...]  # what a reader must know, a sentence each
+
+    def table(self, every: bool = False) -> pd.DataFrame:
+        """The rows with `trace` and `provenance`, as the command writes them and figures want."""
+        return _of(self.trace, self.rows(every))
+
+
+@dataclass(frozen=True)
+class Serving:
+    """Serving runs, a row per mode and load, and what they are of."""
+
+    rows: pd.DataFrame
+    setting: Setting
+    trace: Trace
+    notes: tuple[str, ...]
+
+
+def plan(
+    *,
+    concurrency: int = DEFAULT_CONCURRENCY,
+    buffers: Iterable[int] | None = None,
+    ratios: Iterable[int] | None = None,
+    mode: str = "hisparse",
+    policy: str = "lru",
+    max_tpot_ms: float | None = None,
+    max_miss_rate: float | None = None,
+    **scenario: Any,
+) -> Planned:
+    """Choose `device_buffer_size` and `host_to_device_ratio` for a load.
+
+    `scenario`: fields of `Scenario` (model, hardware, prompt, trace, ...). `concurrency`: requests
+    at a time, over all ranks. `buffers`, `ratios`: candidates (None: `DEFAULT_BUFFERS`,
+    `DEFAULT_RATIOS`). `mode`: how copies are waited for. `max_tpot_ms` and `max_miss_rate` (0 to 1):
+    targets.
+
+    Raises what `Scenario.resolve` and `make_plan` raise.
+    """
+    asked = scenario_of(scenario)
+    setting, misses_of, trace, notes = asked.resolve(mode, policy)
+    aim = Aim(asked.prompt, asked.output_len, concurrency, max_tpot_ms, max_miss_rate)
+    found = make_plan(
+        setting,
+        aim,
+        misses_of,
+        policy,
+        buffers or DEFAULT_BUFFERS,
+        ratios or DEFAULT_RATIOS,
+        other_policies=() if asked.miss_curve else OTHER_POLICIES,
+        linked=load_hardware(LINKED, asked.profiles),
+    )
+    return Planned(**vars(found), setting=setting, aim=aim, trace=trace, notes=notes)
+
+
+def check_config(
+    config: str, *, concurrency: int = DEFAULT_CONCURRENCY, **scenario: Any
+) -> list[Finding]:
+    """What is wrong with a --hisparse-config (JSON) for a deployment and load; empty: nothing.
+
+    `scenario`: fields of `Scenario`.
+    """
+    asked = scenario_of(scenario)
+    setting = asked.resolve("hisparse", "lru").setting
+    return config_check.check_config(
+        config, setting, Aim(asked.prompt, asked.output_len, concurrency)
+    )
+
+
+def serve(
+    *,
+    modes: Iterable[str] | None = None,
+    buffer: int = 4096,
+    ratio: int = 4,
+    policy: str = "lru",
+    concurrencies: Iterable[int] | None = None,
+    rate: float | None = None,
+    requests: int | None = None,
+    range_ratio: float = 1.0,
+    seed: int = 0,
+    **scenario: Any,
+) -> Serving:
+    """Simulate serving over time: throughput, latency, and where the time goes.
+
+    `scenario`: fields of `Scenario`. `modes`: of `exposure.MODES` (None: `DEFAULT_MODES`).
+    `concurrencies`: closed loop, each a row (None: `DEFAULT_CONCURRENCY`), or `rate`: open loop,
+    requests a second. `requests`: None for four times the concurrency, or 1,000. `range_ratio`:
+    lengths are uniform in [this x length, length]. Columns of the rows: those of `serve_all`, then
+    `trace, provenance`.
+
+    Raises what `Scenario.resolve` and `serve_all` raise.
+    """
+    if rate is not None and concurrencies:
+        raise ValueError("give concurrencies (closed loop) or a rate (open loop), not both")
+    asked = scenario_of(scenario)
+    setting, misses_of, trace, notes = asked.resolve("baseline", policy)
+    rows = serve_all(
+        setting,
+        misses_of,
+        modes or DEFAULT_MODES,
+        buffer,
+        ratio,
+        policy,
+        asked.prompt,
+        asked.output_len,
+        concurrencies=concurrencies or ((DEFAULT_CONCURRENCY,) if rate is None else ()),
+        rate_per_s=rate,
+        requests=requests,
+        range_ratio=range_ratio,
+        seed=seed,
+    )
+    return Serving(_of(trace, rows), setting, trace, notes)
+
+
+def _of(trace: Trace, rows: pd.DataFrame) -> pd.DataFrame:
+    return rows.assign(trace=trace.name, provenance=trace.metadata.provenance)

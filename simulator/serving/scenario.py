@@ -1,0 +1,147 @@
+"""A deployment, its load and its misses by plain names, and the `Setting` that they describe.
+
+The commands plan and serve and the functions of the same names take these options, with these
+defaults. Importing this loads nothing heavy, for the command line does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from hisparse_sim.simulator.serving.missing import MissesOf
+    from hisparse_sim.simulator.serving.prediction import Setting
+    from hisparse_sim.traces import Trace
+
+GIB = 1 << 30
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """Everything that plan and serve share but what they vary: buffer, ratio, mode, concurrency."""
+
+    model: str = "glm-5.1"  # model profile
+    hardware: str = "h200"  # machine profile
+    layout: str = "dp8-tp8"  # a name of `steptimes.LAYOUTS`
+    kv_dtype: str = "bf16"
+    mem_fraction_static: float = 0.85  # share of the GPU for weights and KV
+    device_pool_gib: float | None = None  # GPU memory for KV; None: what is left
+    host_gib: float | None = None  # host memory of a GPU; None: the machine's
+    keys_budgeted: str = "all"  # "once": engines before SGLang's pull request 31992
+    early_stops: bool = False  # requests may end before their limit (no ignore_eos)
+    disaggregated: bool = False  # prefill runs on another instance like this
+    max_running_requests: int = 480  # over all ranks
+    chunked_prefill_size: int = 65_536  # tokens, over all ranks
+    kernel: str = "sglang"  # swap-in kernel: the engine's, or "native" for ours
+    profiles: str | Path | None = None  # TOML file with profiles of one's own
+    step_times: str | None = None  # a table's path or "aiconfigurator"; None: the shipped table
+    prompt: int = 32_768  # tokens
+    output_len: int = 8192  # tokens
+    trace: str | PathLike[str] | Trace | None = None  # to replay; None: the bundled sample
+    miss_curve: str | Path | None = None  # rows of a sweep, instead of a replay
+
+    def __post_init__(self) -> None:
+        for name in ("prompt", "output_len", "max_running_requests"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+        for name in ("device_pool_gib", "host_gib"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ValueError(f"{name} must be above 0, not {value}")
+        if not 0 < self.mem_fraction_static < 1:
+            raise ValueError(
+                f"mem_fraction_static must lie between 0 and 1, not {self.mem_fraction_static}"
+            )
+
+    def resolve(self, mode: str, policy: str) -> Resolved:
+        """Load what is named, and describe where misses come from (they are replayed when asked
+        for).
+
+        Raises ValueError (ProfileError among them) for unknown names and weights that do not fit,
+        TraceError for a bad trace or one that does not count tokens.
+        """
+        from functools import cache
+
+        from hisparse_sim.simulator.serving.deployment import Deployment
+        from hisparse_sim.simulator.serving.hardware import load_hardware
+        from hisparse_sim.simulator.serving.missing import (
+            LayerMisses,
+            layer_misses,
+            read_miss_curve,
+        )
+        from hisparse_sim.simulator.serving.models import load_model
+        from hisparse_sim.simulator.serving.prediction import Setting, steps_for
+        from hisparse_sim.simulator.serving.steptimes import LAYOUTS
+        from hisparse_sim.traces import Trace, open_trace, sample_path
+        from hisparse_sim.traces.file.units import refuse_blocks
+
+        model = load_model(self.model, self.profiles)
+        hardware = load_hardware(self.hardware, self.profiles)
+        if self.layout not in LAYOUTS:
+            raise ValueError(f"unknown layout {self.layout!r}; known: {', '.join(LAYOUTS)}")
+        pool, host = self.device_pool_gib, self.host_gib
+        deployment = Deployment(
+            model,
+            hardware,
+            LAYOUTS[self.layout],
+            self.kv_dtype,
+            self.mem_fraction_static,
+            round(pool * GIB) if pool else None,
+            round(host * GIB) if host else None,
+            keys_budgeted=self.keys_budgeted,
+        )
+        deployment.check_weights()
+        steps = steps_for(model, hardware, self.layout, self.kv_dtype, self.step_times)
+        trace = self.trace
+        trace = trace if isinstance(trace, Trace) else open_trace(trace or sample_path())
+        refuse_blocks([trace], "serving models price")
+        notes: tuple[str, ...] = ()
+        if self.miss_curve is None and trace.metadata.model != model.name:
+            notes = (
+                f"misses from {trace.name} ({trace.metadata.model},"
+                f" {trace.metadata.provenance}), not from {model.name}",
+            )
+        start = "direct" if self.disaggregated else "staged"
+
+        @cache
+        def misses_of(policy: str, size: int) -> LayerMisses:
+            return layer_misses(trace, policy, size, start)
+
+        given: MissesOf = misses_of
+        if self.miss_curve is not None:
+            context = self.prompt + self.output_len / 2
+            given = read_miss_curve(self.miss_curve, policy, context, model.top_k)
+        setting = Setting(
+            deployment,
+            steps,
+            mode,
+            disaggregated=self.disaggregated,
+            max_running_requests=self.max_running_requests,
+            chunked_prefill_size=self.chunked_prefill_size,
+            ignore_eos=not self.early_stops,
+            kernel=self.kernel,
+            profiles=self.profiles,
+        )
+        return Resolved(setting, given, trace, notes)
+
+
+class Resolved(NamedTuple):
+    """What a scenario names, loaded."""
+
+    setting: Setting  # at the default buffer and ratio
+    misses_of: MissesOf
+    trace: Trace
+    notes: tuple[str, ...]  # what a reader of the result must know, a sentence each
+
+
+def scenario_of(options: Mapping[str, Any]) -> Scenario:
+    """Return the scenario that keyword arguments describe; TypeError names an unknown one."""
+    known = [field.name for field in fields(Scenario)]
+    for name in options:
+        if name not in known:
+            raise TypeError(f"unknown argument {name!r}; a scenario has {', '.join(known)}")
+    return Scenario(**options)
