@@ -1,6 +1,6 @@
 """The command line: `hisparse-sim COMMAND`, each command loaded from its room when it is called.
 
-Data goes to stdout, notes and progress to stderr. Exit codes: 0 done, 1 failed, 2 wrong usage.
+Data goes to stdout, notes and progress to stderr. Exit codes: see `traces/commands/group.py`.
 """
 
 import click
@@ -17,7 +17,7 @@ _COMMANDS = {
         "Draw misses per step, or their time, over a rolling window.",
     ),
     "gpu": (f"{_GPU}.gpu:gpu", "Replay and measure on an NVIDIA GPU."),
-    "policies": (f"{_SIMULATOR}.sweep:list_policies", "List the policies, one line each."),
+    "policies": (f"{_SIMULATOR}.policies:list_policies", "List the policies, one line each."),
     "plan": (
         f"{_SIMULATOR}.deployment:plan",
         "Choose device_buffer_size and host_to_device_ratio.",

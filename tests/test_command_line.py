@@ -326,7 +326,8 @@ def test_the_shell_completes_names() -> None:
     assert completed("sweep", "--policy", "lru,ar") == ["lru,arc"]
     assert completed("plan", "--policy", "b") == ["belady"]
     assert completed("plan", "--model", "glm") == ["glm-5.1", "glm-5.2"]
-    assert set(completed("serve", "--hardware", "h")) == {"h200", "h20"}
+    machines = {name for name in read_profiles("hardware") if name.startswith("h")}
+    assert set(completed("serve", "--hardware", "h")) == machines > {"h200"}
     assert "h200-pcie5" in completed("curve", "--link", "h200")
     assert set(completed("trace", "synth", "--profile", "")) == set(profiles())
     assert completed("trace", "synth", "--shape", "cy") == ["cyclic"]

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from make_traces import drift, write
 
-from hisparse_sim.traces.file.passes import longest_row
 from hisparse_sim.traces.machine_code import compiled
+from hisparse_sim.traces.file.passes import longest_row
 
 pytestmark = pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="nothing is compiled")
 

@@ -11,15 +11,9 @@ import pytest
 
 from hisparse_sim.simulator.serving.config_check import check_config, read_config
 from hisparse_sim.simulator.serving.deployment import Deployment
-from hisparse_sim.simulator.serving.event_loop import Workload, serve
 from hisparse_sim.simulator.serving.hardware import load_hardware
 from hisparse_sim.simulator.serving.latency import load_link
-from hisparse_sim.simulator.serving.missing import (
-    QUANTILES,
-    LayerMisses,
-    layer_misses,
-    read_miss_curve,
-)
+from hisparse_sim.simulator.serving.missing import QUANTILES, LayerMisses, layer_misses, read_miss_curve
 from hisparse_sim.simulator.serving.models import load_model
 from hisparse_sim.simulator.serving.plan import (
     Aim,
@@ -30,8 +24,8 @@ from hisparse_sim.simulator.serving.plan import (
     policy_value,
     scale_misses,
 )
-from hisparse_sim.simulator.serving.prediction import Setting, serve_all, steps_for, swap_in_on
-from hisparse_sim.simulator.serving.profiles import ProfileError
+from hisparse_sim.simulator.serving.prediction import Setting, serve_all, swap_in_on
+from hisparse_sim.simulator.serving.event_loop import Workload, serve
 from hisparse_sim.simulator.serving.steptimes import LAYOUTS, load_step_times
 
 GIB = 1 << 30
@@ -72,7 +66,9 @@ def test_residents_by_hand() -> None:
         "device pool",
     )
     assert setting(max_running_requests=40).resident(32_768, 8192) == (5, "max-running-requests")
-    assert setting().resident(90_000, 8192) == (0, "length")
+    assert setting().resident(91_962, 8192) == (0, "length")
+    # Cut to 91,968 - 90,048 - 65 = 1,855 tokens, not refused.
+    assert setting().resident(90_000, 8192) == (1, "prefill headroom")
 
 
 def test_swap_in_near_the_measured_points() -> None:
@@ -184,9 +180,9 @@ def test_targets() -> None:
 def test_nothing_fits() -> None:
     found = make_plan(setting(), Aim(300_000, 1000, 8), made_up)
     assert found.best is None
-    assert found.reasons[0].startswith("nothing fits: 301,000 tokens exceed the longest request")
+    assert found.reasons[0].startswith("nothing fits: the prompt of 300,000 tokens is longer")
     assert found.baseline["requests"] == 0
-    assert "exceed the pool of 158,144" in found.baseline["reason"]
+    assert "158,137, the longest that the device pool of 158,144" in found.baseline["reason"]
 
 
 def test_small_load_needs_no_hisparse() -> None:
@@ -275,8 +271,7 @@ def test_config_against_the_load() -> None:
     crowded = check_config(good, setting(), AIM)
     assert [f.severity for f in crowded] == ["warning"]
     assert crowded[0].text == (
-        "prefill headroom, at admission: about 9 of 32 requests/rank run at a time,"
-        " the others queue"
+        "prefill headroom, at admission: about 9 of 32 requests/rank run at a time, the others queue"
     )
     early = check_config(good, setting(ignore_eos=False), AIM)
     assert early[0].text.startswith("indexer keys and host pool, at admission: only 22 run")
@@ -294,17 +289,6 @@ def test_host_pool_that_does_not_fit_cannot_serve() -> None:
     small = replace(setting(), deployment=replace(DEPLOYMENT, host_bytes=10 * GIB))
     with pytest.raises(ValueError, match="the host pool of"):
         _ = small.pool
-
-
-def test_steps_for_machines_without_data() -> None:
-    table = steps_for(GLM, load_hardware("h20"), "dp8-tp8", "bf16")
-    assert table.decode_us(4, 36_864) == STEPS.decode_us(4, 36_864)
-    assert table.prefill_rest_chunk_us(1000) == pytest.approx(
-        6.7 * STEPS.prefill_rest_chunk_us(1000)
-    )
-    assert "modelled from h200" in table.source
-    with pytest.raises(ProfileError, match="no compute data for rtx-pro-6000"):
-        steps_for(GLM, load_hardware("rtx-pro-6000"), "dp8-tp8", "bf16")
 
 
 def test_misses_of_the_sample() -> None:

@@ -183,7 +183,7 @@ def test_column_missing(tmp_path: Path, column: str) -> None:
         ("{}", "its metadata has version null, and this release reads version 1"),
         ('{"version": 2}', "its metadata has version 2"),
         ('{"version": true}', "its metadata has version true"),
-        ('{"version": 1}', "does not say where its positions come from: name it with --provenance"),
+        ('{"version": 1}', "does not say where its positions come from: name it with `provenance`"),
         ('{"version": 1, "provenance": "guessed"}', "expected one of dsa-serving, trained-indexer"),
         ('{"version": 1, "provenance": "synthetic", "top_k": 0}', "gives top_k as 0, expected a"),
         ('{"version": 1, "provenance": "synthetic", "top_k": 1e3}', "gives top_k as 1000.0"),

@@ -10,12 +10,11 @@ import os
 import re
 import tomllib
 from collections.abc import Callable
-from pathlib import Path
 from reprlib import repr as clipped
 from typing import Any
 
 from hisparse_sim.traces.errors import TraceError
-from hisparse_sim.traces.files import refuse_unreadable
+from hisparse_sim.traces.files import opened
 
 MOST_BYTES = 1 << 20
 MOST_TOML_BYTES = 128 << 10  # Python code parses it: half a second, 70 MB at most
@@ -56,17 +55,14 @@ def parse_json(text: str, place: str) -> Any:
 
 
 def _text(path: str | os.PathLike[str], most_bytes: int) -> str:
-    refuse_unreadable(path)
+    with opened(path) as file:
+        content = file.read(most_bytes + 1)
+    if len(content) > most_bytes:
+        raise TraceError(f"{path} has more than {most_bytes >> 10} KiB, too much for its kind")
     try:
-        with Path(path).open("rb") as file:
-            content = file.read(most_bytes + 1)
-        if len(content) > most_bytes:
-            raise TraceError(f"{path} has more than {most_bytes >> 10} KiB, too much for its kind")
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise TraceError(f"{path} is no UTF-8 text (byte {error.start})") from None
-    except OSError as error:
-        raise TraceError(f"{path} cannot be read: {error.strerror or error}") from error
 
 
 def _parsed(parse: Callable[[str], Any], text: str, place: str, language: str) -> Any:

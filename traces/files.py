@@ -98,17 +98,6 @@ def holds_trace(path: str | os.PathLike[str]) -> bool:
         return True
 
 
-def refuse_unreadable(path: str | os.PathLike[str]) -> None:
-    """Raise TraceError if `path` is no file: a pipe would be waited for, a device may never end."""
-    try:
-        if Path(path).is_file():
-            return
-        what = "is a folder" if Path(path).is_dir() else "is a pipe or a device, not a file"
-        raise TraceError(f"{path} {what if Path(path).exists() else 'does not exist'}")
-    except OSError as error:
-        raise TraceError(f"{path} cannot be read: {error.strerror or error}") from error
-
-
 def refuse_unwritable(path: str | os.PathLike[str]) -> None:
     """Raise TraceError if `path` is seen not to be writable; long work asks before it starts."""
     target = Path(path)

@@ -49,7 +49,8 @@ def read_rows(path: Path, needed: Sequence[str] = ()) -> list[dict[str, Any]]:
 def _row(found: Any, needed: Sequence[str], place: str) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise TraceError(f"{place} is no object")
-    row: dict[str, Any] = {COLUMNS.get(name) or name: value for name, value in found.items()}
+    named: dict[str, Any] = found
+    row = {COLUMNS.get(name, name): value for name, value in named.items()}
     for column in (*needed, *(name for name in row if name.endswith("_us"))):
         value = row.get(column)
         if (

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hisparse_sim.simulator.serving.engines import ENGINES, NEWEST, load_engine
 from hisparse_sim.simulator.serving.scenario import Scenario
 from hisparse_sim.traces.commands.options import (
     combined,
+    in_options,
     open_traces,
     provenance_option,
     quiet_option,
@@ -22,6 +24,7 @@ from hisparse_sim.traces.terminal import note
 if TYPE_CHECKING:
     import pandas as pd
 
+    from hisparse_sim.simulator.serving.missing import Origin
     from hisparse_sim.traces import Trace
 
 
@@ -74,6 +77,42 @@ kernel_option = click.option(
 )
 
 POSITIVE = click.FloatRange(0, min_open=True)
+
+
+def engine_option(default: str = NEWEST.name) -> Callable[[Any], Any]:
+    """--engine, the name of a release, and the option that it replaced."""
+    key = "hisparse_sim.engine"
+
+    def remember(context: click.Context, _: click.Parameter, value: str | None) -> None:
+        if value is not None:
+            context.meta[key] = {"once": "sglang-0.5.16", "all": NEWEST.name}[value]
+
+    def chosen(context: click.Context, _: click.Parameter, value: str | None) -> str:
+        try:
+            return load_engine(value).name if value else context.meta.get(key, default)
+        except ValueError as error:
+            raise click.BadParameter(str(error)) from error
+
+    return combined(
+        click.option(
+            "--engine",
+            type=Name(lambda: ENGINES),
+            metavar="RELEASE",
+            callback=chosen,
+            help=f"{next(iter(ENGINES))} to {NEWEST.name}: memory and admission rules."
+            f"  [default: {default or 'that of each figure'}]",
+        ),
+        click.option(
+            "--keys-budgeted",
+            type=click.Choice(["all", "once"]),
+            hidden=True,
+            is_eager=True,
+            expose_value=False,
+            callback=remember,
+        ),
+    )
+
+
 trace_options = combined(
     click.option("--trace", "traces", multiple=True, help="Trace to replay.  [default: sample]"),
     provenance_option,
@@ -96,10 +135,10 @@ deployment_options = combined(
     ),
     click.option(
         "--layout",
-        type=click.Choice(["dp8-tp8", "dp8-ep8", "tp8"]),
+        type=click.Choice(["dp8-tp8", "dp8-ep8", "tp8", "dp16-ep16"]),
         default=Scenario.layout,
         show_default=True,
-        help="Data-parallel attention over 8 ranks with TP or EP experts, or TP for the model.",
+        help="Data-parallel attention (dp) with the experts TP or EP, or TP for everything.",
     ),
     kv_dtype_option,
     click.option(
@@ -113,14 +152,7 @@ deployment_options = combined(
         "--device-pool-gib", type=POSITIVE, help="GPU memory for KV.  [default: what is left]"
     ),
     click.option("--host-gib", type=POSITIVE, help="Host memory a GPU.  [default: the machine's]"),
-    click.option(
-        "--keys-budgeted",
-        type=click.Choice(["all", "once"]),
-        default=Scenario.keys_budgeted,
-        show_default=True,
-        help="Indexer keys in the pool's size; once: engines before SGLang's pull request 31992,"
-        " which also admitted more.",
-    ),
+    engine_option(),
     click.option(
         "--early-stops",
         is_flag=True,
@@ -147,8 +179,8 @@ deployment_options = combined(
     click.option("--profiles", type=click.Path(), help="TOML file with your own profiles."),
     click.option(
         "--step-times",
-        metavar="FILE|aiconfigurator",
-        help="Compute times.  [default: the shipped table]",
+        metavar="FILE|aiconfigurator|roofline",
+        help="Compute times.  [default: the shipped table, else a roofline]",
     ),
     click.option(
         "--prompt",
@@ -182,17 +214,20 @@ def one_trace(traces: tuple[str, ...], provenance: str | None) -> Trace:
 
 
 def asked(options: dict[str, Any]) -> dict[str, Any]:
-    """The options of a scenario as its functions take them: the trace is open."""
+    """The options of a scenario as its functions take them: the trace is open, if one is needed."""
     if options["step_times"] == "aiconfigurator":
-        note("asking AIConfigurator for a table; this takes some minutes", options["quiet"])
-    trace = one_trace(options["traces"], options["provenance"])
-    return given(options) | {"trace": trace}
+        note("asking AIConfigurator for a table", options["quiet"])
+    if options["miss_curve"] is not None:
+        if options["traces"]:
+            raise click.UsageError("give --trace or --miss-curve, not both: misses come from one")
+        return given(options)
+    return given(options) | {"trace": one_trace(options["traces"], options["provenance"])}
 
 
 def say(notes: Iterable[str], quiet: bool) -> None:
     """Print what a reader of the result must know."""
     for each in notes:
-        note(f"note: {each}", quiet)
+        note("note: " + in_options(each, click.get_current_context().command), quiet)
 
 
 def given(options: dict[str, Any]) -> dict[str, Any]:
@@ -202,7 +237,7 @@ def given(options: dict[str, Any]) -> dict[str, Any]:
 
 def write(
     rows: pd.DataFrame,
-    trace: Trace,
+    origin: Origin,
     options: dict[str, Any],
     form: str,
     output: Path | None,
@@ -211,20 +246,20 @@ def write(
     """Write rows with what is needed to compute them again."""
     from hisparse_sim.simulator.views.tables import stamped, write_rows
 
-    digests = {trace.name: trace.sha256}
+    digests = {origin.name: origin.sha256}
     write_rows(stamped(rows, digests, seed, given(options)), form, output)
 
 
 def write_document(
-    found: dict[str, Any], trace: Trace, options: dict[str, Any], output: Path | None
+    found: dict[str, Any], origin: Origin, options: dict[str, Any], output: Path | None
 ) -> None:
     """Write a JSON object, with what is needed to compute it again first."""
     from hisparse_sim.simulator.views import tables
 
     stamp = {
-        "trace": trace.name,
-        "provenance": trace.metadata.provenance,
-        "trace_sha256": trace.sha256,
+        "trace": origin.name,
+        "provenance": origin.provenance,
+        "trace_sha256": origin.sha256,
         "parameters": {k: v for k, v in given(options).items() if v is not None},
         "version": version("hisparse-sim"),
     }

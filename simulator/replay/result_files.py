@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 from hisparse_sim.simulator.replay.former_names import present_columns, present_names
 from hisparse_sim.simulator.replay.result_columns import TEXTS, typed
 from hisparse_sim.traces import TraceError
+from hisparse_sim.traces.files import opened
 
 SUFFIXES = (".csv", ".json", ".jsonl", ".parquet")
 MOST_BYTES = 1 << 28  # of a file; of Parquet also when decompressed, four times that
@@ -73,16 +74,6 @@ def read_rows(path: Path, needed: Collection[str] = ()) -> pd.DataFrame:
     return found
 
 
-def read_json(path: Path) -> Any:
-    """Return what a JSON file of bounded size holds. Raises TraceError."""
-    return _parsed(path, _content(path), "")
-
-
-def as_json(path: Path, text: str) -> Any:
-    """Return what a text that `path` holds says. Raises TraceError if it is no JSON."""
-    return _parsed(path, text, ": its parameters")
-
-
 def _suffix(path: Path) -> str:
     suffix = path.suffix.lower()
     if suffix not in SUFFIXES:
@@ -91,15 +82,8 @@ def _suffix(path: Path) -> str:
 
 
 def _refuse_what_is_no_file(path: Path) -> None:
-    try:
-        if not path.exists():
-            raise TraceError(f"{path} does not exist")
-        if not path.is_file():
-            kind = "a folder" if path.is_dir() else "a device or pipe"
-            raise TraceError(f"{path} is {kind}, not a result file")
-        size = path.stat().st_size
-    except OSError as error:
-        raise TraceError(f"{path} cannot be read: {error.strerror or error}") from error
+    with opened(path, "result file") as file:
+        size = file.seek(0, os.SEEK_END)
     if size > MOST_BYTES:
         raise TraceError(
             f"{path} has {size / 1e6:,.0f} MB, more than the {MOST_BYTES / 1e6:,.0f} of a result"
@@ -144,7 +128,7 @@ def _of_records(path: Path, records: Any) -> pd.DataFrame:
 
 
 def _json(path: Path) -> pd.DataFrame:
-    read = read_json(path)
+    read = _parsed(path, _content(path), "")
     if not isinstance(read, dict):
         return _of_records(path, read)
     rows = _of_records(path, read.get("candidates", read.get("rows")))

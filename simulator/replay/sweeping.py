@@ -23,7 +23,8 @@ from hisparse_sim.simulator.replay.replaying import (
     no_steps,
     replay_part,
 )
-from hisparse_sim.traces import Demand, Part, Trace, open_trace
+from hisparse_sim.traces import Demand, Part, Trace, Traces, as_traces
+from hisparse_sim.traces.notebook import shown
 from hisparse_sim.traces.terminal import printable
 
 BELADY = "belady"
@@ -71,6 +72,12 @@ class Sweep:
     finished: int
     parts: int
     pieces: list["Piece"] = field(repr=False)
+    notes: tuple[str, ...] = ()  # what a reader must know, a sentence each
+
+    def _repr_html_(self) -> str:
+        done = f" (interrupted: {self.finished} of {self.parts} parts)" * self.interrupted
+        names = ", ".join(self.rows["trace"].drop_duplicates()) if len(self.rows) else "nothing"
+        return shown(f"Sweep of {names}{done}", self.notes, self.rows)
 
     @property
     def interrupted(self) -> bool:
@@ -93,7 +100,7 @@ class Sweep:
                 {
                     "trace": piece.name,
                     "request": piece.part.request,
-                    "layer": piece.part.layer,
+                    "layer": pd.array([piece.part.layer], "Int64").repeat(len(misses)),
                     "policy": run.policy.name,
                     "buffer": run.buffer_size,
                     "step": np.arange(piece.first_step, piece.first_step + len(misses)),
@@ -128,9 +135,9 @@ class Piece:
 
 
 def sweep(
-    traces: str | PathLike[str] | Trace | Sequence[str | PathLike[str] | Trace],
+    traces: Traces,
     policies: str | Policy | Iterable[str | Policy],
-    buffer_sizes: int | Iterable[int],
+    buffers: int | Iterable[int],
     start: str = "staged",
     *,
     compare_min: bool = True,
@@ -156,15 +163,12 @@ def sweep(
 
     Raises what `replay` raises.
     """
-    opened = [
-        trace if isinstance(trace, Trace) else open_trace(trace)
-        for trace in ([traces] if isinstance(traces, str | PathLike | Trace) else traces)
-    ]
+    opened = as_traces(traces)
     policies = [policies] if isinstance(policies, str | Policy) else policies
-    sizes = buffer_sizes if isinstance(buffer_sizes, Iterable) else [buffer_sizes]
+    sizes = buffers if isinstance(buffers, Iterable) else [buffers]
     asked = list(
         dict.fromkeys(
-            Run(get_policy(policy) if isinstance(policy, str) else policy, size)
+            Run(get_policy(policy), size)
             for policy, size in product(policies, [index(size) for size in sizes])
         )
     )

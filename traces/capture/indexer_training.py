@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, astuple, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from hisparse_sim.traces.errors import TraceError
 from hisparse_sim.traces.capture.indexer import (
     Indexers,
     LayerIndexer,
@@ -22,14 +23,7 @@ from hisparse_sim.traces.capture.indexer import (
     scores_of,
 )
 from hisparse_sim.traces.capture.models import Loaded, running
-from hisparse_sim.traces.capture.oracle import (
-    dense,
-    form_of,
-    interface,
-    log_probabilities,
-    log_shares,
-)
-from hisparse_sim.traces.errors import TraceError
+from hisparse_sim.traces.capture.oracle import dense, form_of, interface, log_probabilities, log_shares
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -92,7 +86,7 @@ def train(
             if not math.isfinite(losses[-1]):  # noqa: B023
                 raise TraceError(
                     f"layer {index} has no finite divergence from its attention: choose another "
-                    "--dtype, or check its weights"
+                    "`dtype`, or check its weights"
                 )
 
         optimizer.zero_grad()

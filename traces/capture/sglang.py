@@ -21,6 +21,12 @@ from typing import Any
 
 import numpy as np
 
+from hisparse_sim.traces.file.captured import MOST_LAYERS, MOST_TOKENS, checked_id, demands, whole
+from hisparse_sim.traces.demand import Demand
+from hisparse_sim.traces.errors import TraceError
+from hisparse_sim.traces.files import atomic_path, refuse_unwritable
+from hisparse_sim.traces.file.metadata import Metadata
+from hisparse_sim.traces.file.model_config import configured
 from hisparse_sim.traces.capture.sglang_server import (
     Server,
     Stop,
@@ -30,13 +36,7 @@ from hisparse_sim.traces.capture.sglang_server import (
     patiently,
     tokenize,
 )
-from hisparse_sim.traces.demand import Demand
-from hisparse_sim.traces.errors import TraceError
-from hisparse_sim.traces.file.captured import MOST_LAYERS, MOST_TOKENS, checked_id, demands, whole
-from hisparse_sim.traces.file.metadata import Metadata
-from hisparse_sim.traces.file.model_config import configured
 from hisparse_sim.traces.file.writer import TraceWriter
-from hisparse_sim.traces.files import atomic_path, refuse_unwritable
 
 _FLAG_HINT = "start the server with --enable-return-indexer-topk (--print-server-command shows how)"
 

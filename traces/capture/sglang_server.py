@@ -17,8 +17,8 @@ from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from hisparse_sim.traces.errors import TraceError
 from hisparse_sim.traces.importers.base64_stream import Extractor, Sink
+from hisparse_sim.traces.errors import TraceError
 
 _CHUNK_BYTES = 1 << 20
 _LONGEST_WAIT_S = 60.0

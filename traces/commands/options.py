@@ -5,6 +5,7 @@ Data goes to stdout, notes and progress to stderr. Nothing here loads a heavy li
 
 import glob
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -24,6 +25,20 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 SAMPLE = "sample"  # names the bundled trace wherever a trace file is asked for
 FILE_FORMATS = ("csv", "json", "jsonl", "parquet")
 TABLE_SUFFIXES = ("", ".txt")
+
+
+def in_options(text: str, command: click.Command) -> str:
+    """Return a sentence of the library with the arguments that it names (`buffers`) as the options
+    of the command (--buffer)."""
+    option_of = {}
+    for parameter in command.params:
+        if isinstance(parameter, click.Option):
+            for spelt in parameter.opts:
+                option_of[spelt.lstrip("-").replace("-", "_")] = parameter.opts[0]
+    for parameter in command.params:  # the name of an argument before the spelling of an option
+        if isinstance(parameter, click.Option) and parameter.name is not None:
+            option_of[parameter.name] = parameter.opts[0]
+    return re.sub(r"`(\w+)`", lambda found: option_of.get(found[1], found[0]), text)
 
 
 def chosen_requests(

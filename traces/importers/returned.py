@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from hisparse_sim.traces.file.captured import MOST_LAYERS, REMEDY, checked_id, demands
 from hisparse_sim.traces.demand import Demand
 from hisparse_sim.traces.errors import TraceError
-from hisparse_sim.traces.file.captured import MOST_LAYERS, REMEDY, checked_id, demands
 from hisparse_sim.traces.importers.importer import Imported, Options
 from hisparse_sim.traces.importers.prompt_rows import LEFT_OUT
 from hisparse_sim.traces.importers.short_rows import ShortRows
@@ -30,13 +30,12 @@ def imported(
     options: Options,
     *,
     remedy: str = REMEDY,
-    complete: bool = True,
     if_short: str = "an engine's top-k drops entries on ties, and more are a fault",
 ) -> Imported:
     """Put the requests of a file together.
 
-    `remedy` and `complete` are those of `captured.demands`; `if_short` is said where rows list
-    fewer positions than they could.
+    `remedy` is that of `captured.demands`; `if_short` is said where rows list fewer positions than
+    they could.
 
     Raises TraceError if they differ in shape or share an id, or do not have the layers named.
     """
@@ -68,7 +67,6 @@ def imported(
                 layers=layers,
                 layer_types=options.layer_types,
                 remedy=remedy,
-                complete=complete,
                 tokens=options.tokens,
             )
 

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from hisparse_sim.simulator.replay.metrics import blocks_of
-from hisparse_sim.simulator.replay.replaying import default_buffers
 from hisparse_sim.simulator.views.figures.style import (
     COLOURS,
     DASHES,
@@ -26,6 +24,8 @@ from hisparse_sim.simulator.views.figures.style import (
     styled,
 )
 from hisparse_sim.simulator.views.locality_view import curve, missed
+from hisparse_sim.simulator.replay.metrics import blocks_of
+from hisparse_sim.simulator.replay.replaying import default_buffers
 from hisparse_sim.traces.locality.measure import EDGES, RECENT, SINKS
 
 if TYPE_CHECKING:
