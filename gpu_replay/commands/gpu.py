@@ -27,7 +27,7 @@ class GpuGroup(Group):
         try:
             return super().invoke(ctx)
         except GpuError as error:
-            raise click.ClickException(str(error)) from error
+            raise click.ClickException(self.said(ctx, error)) from error
 
 
 def _number(name: str, default: int, help: str) -> Callable[[Any], Any]:
@@ -198,7 +198,8 @@ def bench(
     Example: hisparse-sim gpu bench --batch 1,8 --misses 256,1024 --buffer 4096
     """
     from hisparse_sim.gpu_replay.bench.grid import CONTENDERS, run_grid
-    from hisparse_sim.gpu_replay.bench.results import HEADING, point_line, write_result
+    from hisparse_sim.gpu_replay.bench.lines import HEADING, point_line
+    from hisparse_sim.gpu_replay.bench.results import write_result
     from hisparse_sim.gpu_replay.harness.machine import describe_machine
 
     grid = (batch, misses, buffer, entry_bytes)
@@ -236,7 +237,9 @@ def _bench_together(
     grid: "Grid", share: bool, oversubscribe: bool, output: Path | None, quiet: bool
 ) -> None:
     """Measure on several GPUs; the result file is written anew after every row."""
-    from hisparse_sim.gpu_replay.bench.results import together_line, write_result
+    from hisparse_sim.gpu_replay.bench.lines import together_line
+    from hisparse_sim.gpu_replay.bench.results import write_result
+    from hisparse_sim.gpu_replay.harness.several import find_devices
     from hisparse_sim.gpu_replay.bench.together import measure_together
     from hisparse_sim.gpu_replay.harness.several import find_devices
 
