@@ -2,6 +2,7 @@
 
 import os
 import re
+from pathlib import Path
 
 import click
 
@@ -26,6 +27,12 @@ def escaped(text: str, lines: bool = False) -> str:
         ),
         text,
     )
+
+
+def wrote(path: Path | None, quiet: bool) -> None:
+    """Say that a file was written; None is none."""
+    if path is not None:
+        note(f"wrote {path}", quiet)
 
 
 def printable(name: str) -> str:

@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hisparse_sim.simulator.commands.setting_options import known_policies, policy_name
+from hisparse_sim.traces.commands.group import Interrupted
 from hisparse_sim.traces.commands.options import (
     combined,
     in_options,
     provenance_option,
+    quiet_option,
     selection_options,
-    several,
 )
+from hisparse_sim.traces.commands.values import Name, Number, several
 from hisparse_sim.traces.files import is_file
 from hisparse_sim.traces.terminal import note
 
@@ -27,8 +30,9 @@ replay_options = combined(
     click.option(
         "--policy",
         "policies",
+        type=Name(known_policies, listed=True),
         multiple=True,
-        callback=several(str),
+        callback=several(policy_name),
         help="Policies, see `hisparse-sim policies`, or FILE.py:NAME of your own; repeat or "
         "separate by commas.",
     ),
@@ -38,8 +42,8 @@ replay_options = combined(
         "buffers",
         multiple=True,
         callback=several(int, least=1),
-        help="Hot buffer sizes in slots per request and layer.  [default: 1, 2, 3 times the top_k "
-        "of the trace, the largest of several]",
+        help="Hot buffer sizes in slots per request and layer: 4096,6k or 2048:8192:1024 (k is "
+        "1,024).  [default: 1, 2, 3 times the top_k of the trace, the largest of several]",
     ),
     click.option(
         "--start",
@@ -52,13 +56,13 @@ replay_options = combined(
     provenance_option,
     click.option(
         "--seed",
-        type=click.IntRange(0, 2**63 - 1),
+        type=Number(0, 2**63 - 1),
         default=0,
         show_default=True,
         help="For the policy random.",
     ),
-    click.option("--jobs", type=click.IntRange(1), help="Threads.  [default: all cores]"),
-    click.option("--quiet", is_flag=True, help="No progress and no notes on stderr."),
+    click.option("--jobs", type=Number(1), help="Threads.  [default: all cores]"),
+    quiet_option,
 )
 
 
@@ -92,12 +96,12 @@ def judge(swept: "Sweep", keep: "Kept | None", quiet: bool) -> None:
     if swept.interrupted and (keep is not None or not swept.finished):
         way = ""
         if keep is not None:
-            way = f"; {keep.path} keeps the work, and the same command goes on from there"
-        raise click.ClickException(_interrupted(swept) + way)
+            way = f"; {keep.path} keeps the work, and the same command resumes it"
+        raise Interrupted(_interrupted(swept) + way)
 
 
 def end(swept: "Sweep", keep: "Kept | None", quiet: bool) -> None:
-    """Remove what the output has made superfluous; exit with 1 if Ctrl-C ended the sweep, whose
+    """Remove what the output has made superfluous; exit with 130 if Ctrl-C ended the sweep, whose
     finished rows are on stdout by then."""
     if keep is not None and keep.remove():
         note(
@@ -106,9 +110,9 @@ def end(swept: "Sweep", keep: "Kept | None", quiet: bool) -> None:
             quiet,
         )
     if swept.interrupted:
-        raise click.ClickException(
-            f"{_interrupted(swept)} and are all that is shown; with -o FILE an interrupted sweep can"
-            " go on"
+        raise Interrupted(
+            f"{_interrupted(swept)} and are all that is shown; with -o FILE an interrupted sweep"
+            " can be resumed"
         )
 
 

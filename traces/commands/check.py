@@ -11,11 +11,12 @@ from hisparse_sim.traces.commands.options import (
     force_option,
     open_traces,
     provenance_option,
+    quiet_option,
     refuse_replacing,
     selection_options,
     trace_output_option,
 )
-from hisparse_sim.traces.terminal import escaped, note
+from hisparse_sim.traces.terminal import escaped, note, wrote
 
 
 @click.command()
@@ -52,7 +53,15 @@ def validate(paths: tuple[str, ...], provenance: str | None) -> None:
 @force_option
 @selection_options
 @provenance_option
-def sample(path: str, output: Path, force: bool, provenance: str | None, **selection: Any) -> None:
+@quiet_option
+def sample(
+    path: str,
+    output: Path,
+    force: bool,
+    provenance: str | None,
+    quiet: bool,
+    **selection: Any,
+) -> None:
     """Cut a trace by request, layer and step.
 
     \b
@@ -64,4 +73,4 @@ def sample(path: str, output: Path, force: bool, provenance: str | None, **selec
     opened = open_traces([path], provenance)
     selection["requests"] = chosen_requests(selection["requests"], opened)
     cut(opened[0], output, **selection)
-    note(f"wrote {output}", quiet=False)
+    wrote(output, quiet)

@@ -8,6 +8,7 @@ from hisparse_sim.simulator.views.figures.by_layer import (
     drift,
     sinks_and_recent,
 )
+from hisparse_sim.simulator.views import FIGURE_SUFFIXES as SUFFIXES
 from hisparse_sim.simulator.views.figures.costs import (
     latency,
     plan_pareto,
@@ -27,7 +28,6 @@ from hisparse_sim.simulator.views.figures.style import (
     DASHES,
     MARKERS,
     STYLE,
-    SUFFIXES,
     check_suffix,
     looks,
     new_axes,
