@@ -10,8 +10,9 @@ import json
 import os
 import re
 from codecs import BOM_UTF8
-from collections.abc import Callable, Collection, Mapping
-from io import BytesIO, StringIO
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from io import BufferedReader, BytesIO, StringIO
 from pathlib import Path
 from typing import Any
 
@@ -81,22 +82,21 @@ def _suffix(path: Path) -> str:
     return suffix
 
 
-def _refuse_what_is_no_file(path: Path) -> None:
+@contextmanager
+def _opened(path: Path) -> Iterator[BufferedReader]:
     with opened(path, "result file") as file:
-        size = file.seek(0, os.SEEK_END)
-    if size > MOST_BYTES:
-        raise TraceError(
-            f"{path} has {size / 1e6:,.0f} MB, more than the {MOST_BYTES / 1e6:,.0f} of a result"
-            " file: write it without --per-layer or as parquet"
-        )
+        size = os.fstat(file.fileno()).st_size
+        if size > MOST_BYTES:
+            raise TraceError(
+                f"{path} has {size / 1e6:,.0f} MB, more than the {MOST_BYTES / 1e6:,.0f} of a"
+                " result file: write it without --per-layer or as parquet"
+            )
+        yield file
 
 
 def _content(path: Path) -> bytes:
-    _refuse_what_is_no_file(path)
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise TraceError(f"{path} cannot be read: {error.strerror or error}") from error
+    with _opened(path) as file:
+        return file.read()
 
 
 def _refused(path: Path, why: object) -> TraceError:
@@ -180,9 +180,9 @@ _PANDAS_TYPES = {pa.string(): pd.StringDtype(), pa.large_string(): pd.StringDtyp
 
 
 def _parquet(path: Path) -> pd.DataFrame:
-    _refuse_what_is_no_file(path)
-    try:
+    with _opened(path):
         source = pa.OSFile(os.fsencode(path))
+    try:
         about = pq.read_metadata(source)
         size = sum(about.row_group(i).total_byte_size for i in range(about.num_row_groups))
         cells = about.num_rows * about.num_columns
