@@ -17,7 +17,7 @@ from hisparse_sim.gpu_replay.harness import several
 from hisparse_sim.gpu_replay.bench import together
 from hisparse_sim.gpu_replay.harness.batch import make_batch
 from hisparse_sim.gpu_replay.kernels.build import GpuError
-from hisparse_sim.gpu_replay.commands.gpu import together_line
+from hisparse_sim.gpu_replay.bench.lines import together_line
 from hisparse_sim.gpu_replay.harness.host_memory import cpus_of, numa_node, shared_file, used_bytes
 from hisparse_sim.gpu_replay.harness.replaying import GpuReplay, _tabulate, merge_replays
 from hisparse_sim.gpu_replay.bench.results import read_rows

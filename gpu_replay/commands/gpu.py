@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hisparse_sim.traces.commands.options import Group
+
 from hisparse_sim.traces.commands.options import Renamed
 
 if TYPE_CHECKING:
@@ -15,7 +17,7 @@ KERNEL = click.Choice(["sglang", "native"])
 OUTPUT = click.Path(dir_okay=False, path_type=Path)
 
 
-class GpuGroup(click.Group):
+class GpuGroup(Group):
     """Says in one sentence what is missing."""
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -24,7 +26,7 @@ class GpuGroup(click.Group):
         try:
             return super().invoke(ctx)
         except GpuError as error:
-            raise click.ClickException(str(error)) from error
+            raise click.ClickException(self.said(ctx, error)) from error
 
 
 def _numbers(
@@ -194,6 +196,7 @@ def bench(
     Example: hisparse-sim gpu bench --batch 1,8 --misses 256,1024 --buffer 4096
     """
     from hisparse_sim.gpu_replay.bench.grid import CONTENDERS, run_grid
+    from hisparse_sim.gpu_replay.bench.lines import HEADING, point_line
     from hisparse_sim.gpu_replay.harness.machine import describe_machine
     from hisparse_sim.gpu_replay.bench.results import write_result
 
@@ -230,6 +233,7 @@ def _installed() -> tuple[str, ...]:
 
 def _bench_together(grid: "Grid", share: bool, oversubscribe: bool, output: Path | None) -> None:
     """Measure on several GPUs; the result file is written anew after every row."""
+    from hisparse_sim.gpu_replay.bench.lines import together_line
     from hisparse_sim.gpu_replay.bench.results import write_result
     from hisparse_sim.gpu_replay.harness.several import find_devices
     from hisparse_sim.gpu_replay.bench.together import measure_together
@@ -251,37 +255,6 @@ def _bench_together(grid: "Grid", share: bool, oversubscribe: bool, output: Path
             write_result(output, described["machine"], parameters, rows, gpus=described["gpus"])
     if output is not None:
         click.echo(f"Wrote {output}", err=True)
-
-
-def together_line(row: dict[str, Any]) -> str:
-    """One measurement on several GPUs, or the memory of the host pools."""
-    if row["what"] == "pools":
-        size, used = (row[name] / 1e9 for name in ("pool_bytes", "used_bytes"))
-        return (
-            f"{row['host_pool']} host pools: {row['pools']} of {size:.2f} GB take {used:.2f} GB of "
-            f"host memory, pinned in {row['pin_s']:.1f} s"
-        )
-    place = ""
-    if "batch" in row:
-        place = f"entry {row['entry_bytes']} buffer {row['buffer']} batch {row['batch']} "
-        place += f"misses {row['misses']}"
-    each = " ".join(f"{rate:.1f}" for rate in row["gb_s"])
-    return (
-        f"{row['what']:6} {place:44} {row['gpus']} at once: {row['sum_gb_s']:7.1f} GB/s ({each}), "
-        f"{max(row['us']):.1f} us, overlap {row['overlap']:.2f}"
-    )
-
-
-_NAMES = ("sglang", "native", "sglang_plan", "native_plan", "gather")
-HEADING = "bytes buffer batch misses " + "".join(f"{name:>12}" for name in _NAMES) + "   ratio"
-
-
-def point_line(row: dict[str, Any]) -> str:
-    """One point, us each; `ratio` is the engine's time over ours."""
-    times = "".join(f"{row[f'{n}_us']:12.1f}" if f"{n}_us" in row else f"{'':12}" for n in _NAMES)
-    place = f"{row['entry_bytes']:<5} {row['buffer']:6} {row['batch']:5} {row['misses']:6} "
-    both = "sglang_us" in row and "native_us" in row
-    return place + times + (f"{row['sglang_us'] / row['native_us']:8.2f}" if both else "")
 
 
 @gpu.command()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from importlib.metadata import version
 from pathlib import Path
@@ -76,6 +77,36 @@ trace_options = combined(
     provenance_option,
     click.option("--quiet", is_flag=True, help="No progress and no notes on stderr."),
 )
+
+
+_UNITS = {"GiB": 1.0, "TiB": 1024.0, "GB": 1e9 / (1 << 30), "TB": 1e12 / (1 << 30)}
+
+
+def in_gib(_: click.Context, __: click.Parameter, value: str | None) -> float | None:
+    """A size with its unit, such as 512GiB or 2TB, in GiB."""
+    if value is None:
+        return None
+    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?(GiB|TiB|GB|TB)", value)
+    if found is None or not float(found[1]):
+        raise click.BadParameter(f"{value!r} is no size such as 512GiB or 2TB")
+    return float(found[1]) * _UNITS[found[2]]
+
+
+host_options = combined(
+    click.option(
+        "--host-memory",
+        "host_memory_gib",
+        metavar="SIZE",
+        callback=in_gib,
+        help="Host memory of the machine, all GPUs together, such as 512GiB or 2TB."
+        "  [default: the profile's]",
+    ),
+    click.option(
+        "--host-gib",
+        type=POSITIVE,
+        help="Host memory for the pool of one GPU.  [default: its share of the machine's]",
+    ),
+)
 deployment_options = combined(
     click.option("--model", default=Scenario.model, show_default=True, help="Model profile."),
     click.option(
@@ -99,7 +130,12 @@ deployment_options = combined(
     click.option(
         "--device-pool-gib", type=POSITIVE, help="GPU memory for KV.  [default: what is left]"
     ),
-    click.option("--host-gib", type=POSITIVE, help="Host memory a GPU.  [default: the machine's]"),
+    click.option(
+        "--max-total-tokens",
+        type=click.IntRange(1),
+        help="Most tokens of a rank's pool, as the engine's option.",
+    ),
+    host_options,
     engine_option(),
     click.option(
         "--early-stops",

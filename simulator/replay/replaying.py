@@ -14,7 +14,7 @@ from numba.core.errors import NumbaError
 
 from hisparse_sim.policies import Policy, PolicyError, Setup, get_policy
 from hisparse_sim.simulator.replay.coverage import Covered, coverage
-from hisparse_sim.simulator.replay.faults import check_policy, refuse
+from hisparse_sim.simulator.replay.faults import check_state, check_step, refuse
 from hisparse_sim.simulator.replay.kernel import Output, Rows, compiled, next_accesses
 from hisparse_sim.simulator.replay.metrics import tidy_row, tidy_rows
 from hisparse_sim.traces.notebook import shown
@@ -173,7 +173,8 @@ def replay_part(
                 first_access=first_access,
             )
         )
-        check_policy(policy, state)
+        check_step(policy)
+        check_state(policy, state)
         try:
             total = compiled(policy)(rows, first, slot, token, state, output)
         except NumbaError as error:

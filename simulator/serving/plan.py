@@ -192,6 +192,8 @@ def launch_flags(setting: Setting) -> str:
         f"--chunked-prefill-size {setting.chunked_prefill_size}",
         "--disable-radix-cache",
     ]
+    if deployment.max_total_tokens is not None:
+        flags.append(f"--max-total-tokens {deployment.max_total_tokens}")
     if setting.disaggregated:
         flags.append("--disaggregation-mode decode")
     if setting.mode != "baseline":
@@ -224,7 +226,7 @@ def make_plan(
         for ratio in sorted(set(ratios))
     ]
     candidates = pd.DataFrame([_candidate(one, aim) for one in settings])
-    base = _candidate(baseline, aim)
+    base = _candidate(baseline, aim) | {"flags": launch_flags(baseline)}
     best = _best(candidates)
     crossings = [
         break_even(one, baseline, aim.prompt, aim.output) if able else None

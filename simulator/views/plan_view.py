@@ -64,6 +64,11 @@ def load_line(setting: Setting, prompt: int, output: int) -> str:
     )
 
 
+def assumed(setting: Setting) -> str:
+    """What the figures rest on, a line each."""
+    return "Assumed:\n" + "\n".join(_wrapped(line) for line in setting.assumptions())
+
+
 def show_plan(
     plan: Plan, rows: pd.DataFrame, setting: Setting, aim: Aim, output: Path | None
 ) -> None:
@@ -87,7 +92,7 @@ def show_plan(
         _CANDIDATES,
         output,
         before="\n".join(lines),
-        after="\n".join([*refused, _extras(plan, aim)]),
+        after="\n".join([*refused, _extras(plan, aim), "", assumed(setting)]),
         bars="tokens_per_s",
     )
 
@@ -129,7 +134,7 @@ def _extras(plan: Plan, aim: Aim) -> str:
             f"Simulated: hisparse-sim serve --buffer {best['buffer']} --ratio {best['ratio']}"
             f" --concurrency {aim.concurrency}, and this plan's other options",
             "",
-            f"Flags: {plan.flags}",
+            f"Flags: {plan.flags if best['worth_it'] else plan.baseline['flags']}",
         ]
     )
 
@@ -143,7 +148,9 @@ def show_findings(findings: Sequence[Finding], output: Path | None = None) -> No
     write_text("\n".join(lines) + "\n", output)
 
 
-def show_served(rows: pd.DataFrame, before: str, output: Path | None = None) -> None:
+def show_served(
+    rows: pd.DataFrame, before: str, setting: Setting, output: Path | None = None
+) -> None:
     """What runs, and a line a run: rate, latencies, and the shares of the time in per cent."""
     columns: Columns = {
         "mode": ("mode", str),
@@ -165,7 +172,7 @@ def show_served(rows: pd.DataFrame, before: str, output: Path | None = None) -> 
         )
         if row[name]
     ]
-    print_table(rows, columns, output, before, "\n".join([*_READING, *notes]), "tokens_per_s")
+    print_table(rows, columns, output, before, "\n".join([*_READING, "", assumed(setting), "", *notes]), "tokens_per_s")
 
 
 _READING = (

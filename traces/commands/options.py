@@ -72,11 +72,11 @@ class Group(click.Group):
             with _signals_end():
                 return super().invoke(ctx)
         except TraceError as error:
-            raise click.ClickException(self._said(ctx, error)) from error
+            raise click.ClickException(self.said(ctx, error)) from error
         except ValueError as error:
             if isinstance(error, UnicodeError):
                 raise click.ClickException(f"some text is not UTF-8 ({error})") from error
-            raise click.UsageError(self._said(ctx, error)) from error
+            raise click.UsageError(self.said(ctx, error)) from error
         except MemoryError as error:
             raise click.ClickException(
                 f"this needs more memory than there is ({error or 'none is left'}): ask for less"
@@ -89,7 +89,7 @@ class Group(click.Group):
             ) from error
 
 
-    def _said(self, ctx: click.Context, error: Exception) -> str:
+    def said(self, ctx: click.Context, error: Exception) -> str:
         """Return what an error of the library says, in the options of the command that ran."""
         command = self.get_command(ctx, ctx.invoked_subcommand or "")
         return str(error) if command is None else in_options(str(error), command)
