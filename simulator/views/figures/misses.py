@@ -12,6 +12,7 @@ from hisparse_sim.simulator.replay.totals import totals
 from hisparse_sim.simulator.views.figures.style import (
     COLOURS,
     DASHES,
+    draw_lines,
     from_zero,
     legend_beside,
     looks,
@@ -34,13 +35,13 @@ _MOST_BANDS = 6  # more of them are one grey
 
 
 def rolling_misses(
-    curves: pd.DataFrame, *, window: int, provenance: str, axes: "Axes | None" = None
+    curves: pd.DataFrame, *, window: int = 100, provenance: str = "", axes: "Axes | None" = None
 ) -> "Axes":
     """Draw rolling curves of misses or swap-in time (the columns of `curves.rolling_curves`), a
     line per policy and buffer.
 
     The band spans the 10th to 90th percentile of the smoothed layers; more than six lines have
-    none. `provenance` stands in the corner."""
+    none. `window`: that of the curves; `provenance` stands in the corner (default: the trace)."""
     timed = "swap_in_us" in curves
     drawn = "swap_in_us" if timed else "misses_per_step"
     with styled():
@@ -65,7 +66,7 @@ def rolling_misses(
         axes.margins(x=0.01)
         what = "Modelled swap-in time" if timed else "Misses in the hot buffer"
         axes.set_title(what + f", {policies[0]}" * (len(policies) == 1))
-        put_origin(axes, provenance)
+        put_origin(axes, provenance or origin(curves))
         band = "\n(band: 10-90 % of them)" if banded else ""
         legend_beside(axes, f"mean of {layers} layers{band}" if layers > 1 else "one layer")
     return axes
