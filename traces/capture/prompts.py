@@ -3,8 +3,8 @@
 import json
 from pathlib import Path
 
-from hisparse_sim.traces.file.captured import checked_id
 from hisparse_sim.traces.errors import TraceError
+from hisparse_sim.traces.file.captured import checked_id
 from hisparse_sim.traces.terminal import printable
 
 

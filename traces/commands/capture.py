@@ -21,7 +21,9 @@ _LONGEST = 131_072  # tokens of a prompt, to size a server for prompts that are 
 
 @click.group(
     cls=Group,
-    elsewhere={"hf": ("hisparse_sim.traces.commands.capture_hf:hf", "Capture from a Hugging Face model.")},
+    elsewhere={
+        "hf": ("hisparse_sim.traces.commands.capture_hf:hf", "Capture from a Hugging Face model.")
+    },
 )
 def capture() -> None:
     """Capture a trace from a running engine or a model."""
@@ -136,5 +138,6 @@ def sglang(
         concurrency=concurrency,
         dataset=dataset,
         progress=counter("requests", quiet),
+        warn=lambda doubt: note(f"warning: {doubt}", False),
     )
     note(f"wrote {output}", quiet)

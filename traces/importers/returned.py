@@ -6,12 +6,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hisparse_sim.traces.file.captured import MOST_LAYERS, REMEDY, checked_id, demands
 from hisparse_sim.traces.demand import Demand
 from hisparse_sim.traces.errors import TraceError
+from hisparse_sim.traces.file.captured import MOST_LAYERS, REMEDY, checked_id, demands
 from hisparse_sim.traces.importers.importer import Imported, Options
 from hisparse_sim.traces.importers.prompt_rows import LEFT_OUT
-from hisparse_sim.traces.importers.short_rows import ShortRows
+from hisparse_sim.traces.importers.short_rows import TIES, ShortRows
 
 
 class Returned(NamedTuple):
@@ -30,7 +30,7 @@ def imported(
     options: Options,
     *,
     remedy: str = REMEDY,
-    if_short: str = "an engine's top-k drops entries on ties, and more are a fault",
+    if_short: str = TIES,
 ) -> Imported:
     """Put the requests of a file together.
 

@@ -15,7 +15,13 @@ from typing import Any
 import numpy as np
 
 from hisparse_sim.traces.errors import TraceError
-from hisparse_sim.traces.importers.answers import read_answers,refuse_bare,refuse_left,take_scratch,value_at
+from hisparse_sim.traces.importers.answers import (
+    read_answers,
+    refuse_bare,
+    refuse_left,
+    take_scratch,
+    value_at,
+)
 from hisparse_sim.traces.importers.importer import Imported, Importer, Options
 from hisparse_sim.traces.importers.prompt_rows import prompt_len_of_answer
 from hisparse_sim.traces.importers.returned import Returned, imported
@@ -40,6 +46,8 @@ def shape_of(
     missing = size_bytes // product if product else 0
     shape = [missing if each is None else each for each in known]
     if 4 * shape[0] * shape[1] * shape[2] != size_bytes or min(shape) < 1:
+        if rows and num_layers and top_k:
+            raise TraceError(f"{place}: {misfit(size_bytes, rows, num_layers, top_k)}")
         named = [
             f"{'?' if each is None else each} {name}"
             for each, name in zip(known, ("rows", "layers", "positions"), strict=True)
@@ -49,6 +57,39 @@ def shape_of(
             f"check --layers and --top-k, or the answer was cut"
         )
     return shape[0], shape[1], shape[2]
+
+
+def misfit(size_bytes: int, rows: int, num_layers: int, top_k: int, cached: Any = None) -> str:
+    """Return what it says that a top-k does not have the size of so many rows, as a clause.
+
+    rows: one for each token but the last; cached: tokens of the prompt that the server counts as
+    taken from its cache.
+    """
+    what = (
+        f"its top-k has {size_bytes} bytes, which is not 4 x {rows} rows x {num_layers} layers x "
+        f"{top_k} positions"
+    )
+    check = "check --layers and --top-k against the model's config"
+    numbers, odd = divmod(size_bytes, 4 * rows)
+    if numbers and not odd and numbers % top_k == 0:
+        return f"{what} but those of {numbers // top_k} layers; {check}"
+    if numbers and not odd and numbers % num_layers == 0:
+        return f"{what} but those of a top_k of {numbers // num_layers}; {check}"
+    found, odd = divmod(size_bytes, 4 * num_layers * top_k)
+    if odd:
+        return f"{what}; {check}, or the answer was cut"
+    if found > rows:
+        return f"{what} but {found} rows"
+    missing = rows - found
+    if cached == missing:
+        return (
+            f"{what} but {found} rows: they start at token {missing}, up to which the server had "
+            f"the prompt in its cache; start it with --disable-radix-cache"
+        )
+    return (
+        f"{what} but {found} rows, as if they started at token {missing} of the prompt, or the "
+        f"answer was cut"
+    )
 
 
 def refuse_speculative(meta_info: Mapping[str, Any], place: str) -> None:
