@@ -32,6 +32,7 @@ from hisparse_sim.traces.file.captured import MOST_TOKENS, checked_id
 from hisparse_sim.traces.file.metadata import Metadata
 from hisparse_sim.traces.file.writer import TraceWriter
 from hisparse_sim.traces.files import refuse_unwritable
+from hisparse_sim.traces.importers.prompt_rows import first_of
 from hisparse_sim.traces.importers.short_rows import TIES, ShortRows
 
 __all__ = [
@@ -108,7 +109,7 @@ def capture(
     if warn is not None:
         for doubt in (
             *(f"{reason}; the request is left out" for reason in left_out.values()),
-            *(doubt for job in good for doubt in job.doubts),
+            *first_of([job.doubt for job in good if job.doubt is not None]),
             *short.doubts(str(target), TIES),
         ):
             warn(doubt)

@@ -22,7 +22,7 @@ from hisparse_sim.traces.demand import Demand
 from hisparse_sim.traces.errors import TraceError
 from hisparse_sim.traces.file.captured import BadRows, demands
 from hisparse_sim.traces.files import atomic_path
-from hisparse_sim.traces.importers.prompt_rows import ROWS_READ, sign_of_prompt
+from hisparse_sim.traces.importers.prompt_rows import doubt_of_tokens
 from hisparse_sim.traces.importers.sglang import misfit, refuse_speculative
 from hisparse_sim.traces.importers.short_rows import ShortRows
 
@@ -61,8 +61,8 @@ class Request:
         key = json.dumps([prompt.request, self.body, model.name, model.num_layers, model.top_k])
         name = hashlib.sha256(key.encode()).hexdigest()[:24]
         self.path = folder / f"{name}.rows"
-        self.short = ShortRows()  # once the rows are there, as are the doubts
-        self.doubts: tuple[str, ...] = ()
+        self.short = ShortRows()  # once the rows are there, as is the doubt
+        self.doubt: str | None = None
 
     def is_done(self) -> bool:
         # After a crash of the machine a file may be there whose end is not.
@@ -133,7 +133,9 @@ class Request:
         Raises LeftOut if some rows are unusable, TraceError if those of other requests will be.
         """
         short, empty = ShortRows(), 0
-        self._compare_positions(path, place)
+        rows = self._array(path)[:, 0]
+        seq_len = np.arange(len(rows)) + len(self.prompt.input_ids) + 1
+        self.doubt = doubt_of_tokens(rows, seq_len, f"{place}: request {self.prompt.request!r}")
         try:
             for part in self.demands(path, place):
                 counts = np.diff(part.offsets)
@@ -148,21 +150,6 @@ class Request:
                 f"without a position"
             )
         self.short = short
-
-    def _compare_positions(self, path: Path, place: str) -> None:
-        """Compare the newest positions with the tokens whose rows these should be."""
-        rows = self._array(path)[:ROWS_READ, 0].astype(np.int64)
-        seq_len = len(self.prompt.input_ids) + 1 + np.arange(len(rows))
-        sign = sign_of_prompt(rows, seq_len, self.model.top_k)
-        if sign is None:
-            return
-        what = (
-            f"{place}: request {self.prompt.request!r}: {sign.what}, and its query stands at "
-            f"{seq_len[0] - 1}"
-        )
-        if sign.certain:
-            raise TraceError(f"{what}: these are rows of the prompt")
-        self.doubts = (what,)
 
     def _array(self, path: Path) -> Any:
         return np.memmap(path, "<i4", "r").reshape(-1, self.model.num_layers, self.model.top_k)
@@ -202,5 +189,8 @@ class Request:
         rows = prompt_len + output - 1
         if received != rows * self.model.row_bytes:
             layers, top_k = self.model.num_layers, self.model.top_k
-            why = misfit(received, rows, layers, top_k, about.get("cached_tokens"))
+            cached = about.get("cached_tokens")
+            why = misfit(
+                received, rows, layers, top_k, cached, "start it with --disable-radix-cache"
+            )
             raise TraceError(f"{place}: {why}")

@@ -10,7 +10,7 @@ from hisparse_sim.traces.demand import Demand
 from hisparse_sim.traces.errors import TraceError
 from hisparse_sim.traces.file.captured import MOST_LAYERS, REMEDY, checked_id, demands
 from hisparse_sim.traces.importers.importer import Imported, Options
-from hisparse_sim.traces.importers.prompt_rows import LEFT_OUT
+from hisparse_sim.traces.importers.prompt_rows import LEFT_OUT, doubt_of_tokens, first_of
 from hisparse_sim.traces.importers.short_rows import TIES, ShortRows
 
 
@@ -31,11 +31,13 @@ def imported(
     *,
     remedy: str = REMEDY,
     if_short: str = TIES,
+    counted: bool = True,
 ) -> Imported:
     """Put the requests of a file together.
 
     `remedy` is that of `captured.demands`; `if_short` is said where rows list fewer positions than
-    they could.
+    they could; `counted`: the file itself counts the tokens of the prompt, so the rows must be
+    those of the tokens behind it.
 
     Raises TraceError if they differ in shape or share an id, or do not have the layers named.
     """
@@ -73,24 +75,29 @@ def imported(
     # Layers that are named may be some of the model's; else the file has them all.
     num_layers = options.num_layers or (count if options.layers is None else None)
     left_out = sum(count * max(0, each.prompt_len - each.first_position) for each in found)
-    short = _short_rows(found, layers, options.tokens)
-    notes = {**({LEFT_OUT: left_out} if left_out else {}), **short.notes}
-    doubts = short.doubts(str(path), if_short)
-    return Imported(parts(), options.top_k or width, num_layers, lengths, notes, doubts)
-
-
-def _short_rows(found: Sequence[Returned], layers: Sequence[int], tokens: int) -> ShortRows:
-    """Return the decode rows that list fewer positions than they could; one layer is in memory."""
     short = ShortRows()
+    doubts: list[str] = []
     for each in found:
         array = each.open()
         first = max(0, each.prompt_len - each.first_position)
-        seq_len = (np.arange(first, len(array), dtype=np.int64) + each.first_position) // tokens + 1
+        tokens = np.arange(first, len(array), dtype=np.int64) + each.first_position
+        seq_len = tokens // options.tokens + 1
+        if counted and first < len(array):
+            place = f"{path}: request {each.request!r}"
+            doubt = doubt_of_tokens(array[first:, 0], seq_len, place, options.tokens)
+            doubts += [] if doubt is None else [doubt]
         for index, layer in enumerate(layers):
             counts = (array[first:, index] >= 0).sum(axis=1)
-            place = f"request {each.request!r}, layer {layer}"
-            short.add(counts, seq_len, array.shape[2], place)
-    return short
+            short.add(counts, seq_len, width, f"request {each.request!r}, layer {layer}")
+    notes = {**({LEFT_OUT: left_out} if left_out else {}), **short.notes}
+    return Imported(
+        parts(),
+        options.top_k or width,
+        num_layers,
+        lengths,
+        notes,
+        (*first_of(doubts), *short.doubts(str(path), if_short)),
+    )
 
 
 def _layers(count: int, options: Options, place: str) -> Sequence[int]:
