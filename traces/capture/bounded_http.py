@@ -8,11 +8,12 @@ of an answer, of which a capture has a hundred, then takes 1.6 s of CPU instead 
 import http.client
 import io
 import json
+import math
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -27,6 +28,7 @@ LONGEST_TIMEOUT_S = 7 * 86_400.0
 _CHUNK_BYTES = 1 << 20
 _LONGEST_RETRY_AFTER_S = 600.0  # which a server asks for
 _CONNECT_S = 30.0
+_LARGEST_HEAD_BYTES = 1 << 20
 _SLOWEST_BYTES_PER_S = 256 << 10  # of an answer, beside the time-out
 _TEMPORARY = (408, 425, 429)  # and every 5xx
 
@@ -94,12 +96,13 @@ class Server:
             raise ValueError("the API key holds characters that no HTTP header can")
 
 
-class _Unhurried(io.RawIOBase):
+class _Bounded(io.RawIOBase):
     """What comes over a connection, until a deadline; TimeoutError behind it, or in a silence."""
 
     def __init__(self, raw: io.RawIOBase, sock: socket.socket, silence_s: float, end: float):
         """`end`: by the monotonic clock."""
         self._raw, self._sock, self._silence_s, self._end = raw, sock, silence_s, end
+        self.most_bytes = float(_LARGEST_HEAD_BYTES)  # that may still come
 
     def readable(self) -> bool:
         return True
@@ -109,7 +112,11 @@ class _Unhurried(io.RawIOBase):
         if left_s <= 0:
             raise TimeoutError
         self._sock.settimeout(min(self._silence_s, left_s))
-        return self._raw.readinto(buffer)
+        count = self._raw.readinto(buffer)
+        self.most_bytes -= count or 0
+        if self.most_bytes < 0:
+            raise http.client.HTTPException(f"more than {_LARGEST_HEAD_BYTES} bytes of headers")
+        return count
 
     def close(self) -> None:
         self._raw.close()
@@ -123,8 +130,13 @@ class _Response(http.client.HTTPResponse):
         self, sock: socket.socket, *args: Any, silence_s: float, end: float, **options: Any
     ):
         super().__init__(sock, *args, **options)
-        raw = self.fp.detach()
-        self.fp = io.BufferedReader(_Unhurried(raw, sock, silence_s, end))
+        self._source = _Bounded(self.fp.detach(), sock, silence_s, end)
+        self.fp = io.BufferedReader(self._source)
+
+    def begin(self) -> None:
+        """Read the headers, before which there may be any number of `100 Continue`."""
+        super().begin()
+        self._source.most_bytes = math.inf
 
 
 @contextmanager
@@ -159,9 +171,9 @@ def post(
         if stop.is_set():
             raise Stopped
         connection.request("POST", parts.path.rstrip("/") + path, json.dumps(body), headers)
-        response = connection.getresponse()
-        _check_response(server, path, response)
-        yield _chunks(response, stop)
+        with closing(connection.getresponse()) as response:
+            _check_response(server, path, response)
+            yield _chunks(response, stop)
     except TimeoutError:
         what = f"it sent nothing for {server.timeout_s:g} s"
         if time.monotonic() >= end:
