@@ -47,6 +47,10 @@ class Setup(NamedTuple):
     first_access: Indices  # [T] likewise
 
 
+class PolicyError(ValueError):
+    """A policy that cannot be found, compiled or replayed: one sentence that says what to mend."""
+
+
 @dataclass(frozen=True)
 class Policy:
     """An eviction policy.

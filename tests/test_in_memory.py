@@ -83,7 +83,9 @@ def test_the_sample_as_an_array_replays_like_the_file(sample: Trace) -> None:
     )
     assert equal(held, sample)
     ours, theirs = (hs.sweep(trace, ["lru", "random"], [2048, 4096]) for trace in (held, sample))
-    pd.testing.assert_frame_equal(ours.rows, theirs.rows)
+    pd.testing.assert_frame_equal(
+        ours.rows.drop(columns="trace_sha256"), theirs.rows.drop(columns="trace_sha256")
+    )
     pd.testing.assert_frame_equal(ours.steps, theirs.steps)
     pd.testing.assert_frame_equal(hs.locality(held), hs.locality(sample))
     assert info(held).total == info(sample).total

@@ -2,22 +2,66 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Callable, Iterable
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from hisparse_sim.simulator.serving.engines import ENGINES, NEWEST, load_engine
 from hisparse_sim.simulator.serving.scenario import Scenario
-from hisparse_sim.traces.commands.options import combined, open_traces, provenance_option
+from hisparse_sim.traces.commands.options import (
+    combined,
+    in_options,
+    open_traces,
+    provenance_option,
+    quiet_option,
+)
+from hisparse_sim.traces.commands.values import Name, Number
 from hisparse_sim.traces.terminal import note
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from hisparse_sim.simulator.serving.missing import Origin
     from hisparse_sim.traces import Trace
 
+
+def known_profiles(section: str) -> Callable[[], Iterable[str]]:
+    """Return a function that names the shipped profiles: of models, hardware or links."""
+
+    def names() -> Iterable[str]:
+        from hisparse_sim.simulator.serving.profiles import read_profiles
+
+        return read_profiles(section)
+
+    return names
+
+
+def known_policies() -> Iterable[str]:
+    """Return the names of all policies."""
+    from hisparse_sim.policies import ALIASES, POLICIES
+
+    return (*POLICIES, *ALIASES)
+
+
+def policy_name(text: str) -> str:
+    """Return the name that results give a policy: belady for min, which is the same."""
+    from hisparse_sim.policies import ALIASES
+
+    return ALIASES.get(text.lower(), text)
+
+
+policy_option = click.option(
+    "--policy",
+    type=Name(known_policies),
+    callback=lambda ctx, parameter, given: policy_name(given),
+    default="lru",
+    show_default=True,
+    help="The engine's own is lru.",
+)
 kv_dtype_option = click.option(
     "--kv-dtype",
     type=click.Choice(["bf16", "fp8", "fp8-raw"]),
@@ -34,20 +78,98 @@ kernel_option = click.option(
 )
 
 POSITIVE = click.FloatRange(0, min_open=True)
+
+
+def engine_option(default: str = NEWEST.name) -> Callable[[Any], Any]:
+    """--engine, the name of a release, and the option that it replaced."""
+    key = "hisparse_sim.engine"
+
+    def remember(context: click.Context, _: click.Parameter, value: str | None) -> None:
+        if value is not None:
+            context.meta[key] = {"once": "sglang-0.5.16", "all": NEWEST.name}[value]
+
+    def chosen(context: click.Context, _: click.Parameter, value: str | None) -> str:
+        try:
+            return load_engine(value).name if value else context.meta.get(key, default)
+        except ValueError as error:
+            raise click.BadParameter(str(error)) from error
+
+    return combined(
+        click.option(
+            "--engine",
+            type=Name(lambda: ENGINES),
+            metavar="RELEASE",
+            callback=chosen,
+            help=f"{next(iter(ENGINES))} to {NEWEST.name}: memory and admission rules."
+            f"  [default: {default or 'that of each figure'}]",
+        ),
+        click.option(
+            "--keys-budgeted",
+            type=click.Choice(["all", "once"]),
+            hidden=True,
+            is_eager=True,
+            expose_value=False,
+            callback=remember,
+        ),
+    )
+
+
 trace_options = combined(
     click.option("--trace", "traces", multiple=True, help="Trace to replay.  [default: sample]"),
     provenance_option,
-    click.option("--quiet", is_flag=True, help="No progress and no notes on stderr."),
+    quiet_option,
+)
+
+
+_UNITS = {"GiB": 1.0, "TiB": 1024.0, "GB": 1e9 / (1 << 30), "TB": 1e12 / (1 << 30)}
+
+
+def in_gib(_: click.Context, __: click.Parameter, value: str | None) -> float | None:
+    """A size with its unit, such as 512GiB or 2TB, in GiB."""
+    if value is None:
+        return None
+    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?(GiB|TiB|GB|TB)", value)
+    if found is None or not float(found[1]):
+        raise click.BadParameter(f"{value!r} is no size such as 512GiB or 2TB")
+    return float(found[1]) * _UNITS[found[2]]
+
+
+host_options = combined(
+    click.option(
+        "--host-memory",
+        "host_memory_gib",
+        metavar="SIZE",
+        callback=in_gib,
+        help="Host memory of the machine, all GPUs together, such as 512GiB or 2TB."
+        "  [default: the profile's]",
+    ),
+    click.option(
+        "--host-gib",
+        type=POSITIVE,
+        help="Host memory for the pool of one GPU.  [default: its share of the machine's]",
+    ),
 )
 deployment_options = combined(
-    click.option("--model", default=Scenario.model, show_default=True, help="Model profile."),
-    click.option("--hardware", default=Scenario.hardware, show_default=True, help="Machine profile."),
+    click.option(
+        "--model",
+        type=Name(known_profiles("models")),
+        default=Scenario.model,
+        show_default=True,
+        help="Model profile.",
+    ),
+    click.option(
+        "--hardware",
+        type=Name(known_profiles("hardware")),
+        default=Scenario.hardware,
+        show_default=True,
+        help="Machine profile.",
+    ),
     click.option(
         "--layout",
-        type=click.Choice(["dp8-tp8", "dp8-ep8", "tp8"]),
+        type=click.Choice(["dp8-tp8", "dp8-ep8", "tp8", "dp16-ep16"]),
         default=Scenario.layout,
         show_default=True,
-        help="Data-parallel attention over 8 ranks with the experts TP or EP, or TP for everything.",
+        help="Data-parallel attention (dp) with the experts TP or EP, or TP for everything.",
     ),
     kv_dtype_option,
     click.option(
@@ -60,15 +182,13 @@ deployment_options = combined(
     click.option(
         "--device-pool-gib", type=POSITIVE, help="GPU memory for KV.  [default: what is left]"
     ),
-    click.option("--host-gib", type=POSITIVE, help="Host memory a GPU.  [default: the machine's]"),
     click.option(
-        "--keys-budgeted",
-        type=click.Choice(["all", "once"]),
-        default=Scenario.keys_budgeted,
-        show_default=True,
-        help="Indexer keys in the pool's size; once: engines before SGLang's pull request 31992,"
-        " which also admitted more.",
+        "--max-total-tokens",
+        type=click.IntRange(1),
+        help="Most tokens of a rank's pool, as the engine's option.",
     ),
+    host_options,
+    engine_option(),
     click.option(
         "--early-stops",
         is_flag=True,
@@ -79,14 +199,14 @@ deployment_options = combined(
     ),
     click.option(
         "--max-running-requests",
-        type=click.IntRange(1),
+        type=Number(1),
         default=Scenario.max_running_requests,
         show_default=True,
         help="Over all ranks.",
     ),
     click.option(
         "--chunked-prefill-size",
-        type=click.IntRange(64),
+        type=Number(64),
         default=Scenario.chunked_prefill_size,
         show_default=True,
         help="Over all ranks.",
@@ -95,14 +215,22 @@ deployment_options = combined(
     click.option("--profiles", type=click.Path(), help="TOML file with your own profiles."),
     click.option(
         "--step-times",
-        metavar="FILE|aiconfigurator",
-        help="Compute times.  [default: the shipped table]",
+        metavar="FILE|aiconfigurator|roofline",
+        help="Compute times.  [default: the shipped table, else a roofline]",
     ),
     click.option(
-        "--prompt", type=click.IntRange(1), default=Scenario.prompt, show_default=True, help="Tokens."
+        "--prompt",
+        type=Number(1),
+        default=Scenario.prompt,
+        show_default=True,
+        help="Tokens; k counts 1,024: 64k is 65,536.",
     ),
     click.option(
-        "--output-len", type=click.IntRange(1), default=Scenario.output_len, show_default=True, help="Tokens."
+        "--output-len",
+        type=Number(1),
+        default=Scenario.output_len,
+        show_default=True,
+        help="Tokens.",
     ),
     trace_options,
     click.option(
@@ -122,17 +250,20 @@ def one_trace(traces: tuple[str, ...], provenance: str | None) -> Trace:
 
 
 def asked(options: dict[str, Any]) -> dict[str, Any]:
-    """The options of a scenario as its functions take them: the trace is open."""
+    """The options of a scenario as its functions take them: the trace is open, if one is needed."""
     if options["step_times"] == "aiconfigurator":
-        note("asking AIConfigurator for a table; this takes some minutes", options["quiet"])
-    trace = one_trace(options["traces"], options["provenance"])
-    return given(options) | {"trace": trace}
+        note("asking AIConfigurator for a table", options["quiet"])
+    if options["miss_curve"] is not None:
+        if options["traces"]:
+            raise click.UsageError("give --trace or --miss-curve, not both: misses come from one")
+        return given(options)
+    return given(options) | {"trace": one_trace(options["traces"], options["provenance"])}
 
 
 def say(notes: Iterable[str], quiet: bool) -> None:
     """Print what a reader of the result must know."""
     for each in notes:
-        note(f"note: {each}", quiet)
+        note("note: " + in_options(each, click.get_current_context().command), quiet)
 
 
 def given(options: dict[str, Any]) -> dict[str, Any]:
@@ -142,7 +273,7 @@ def given(options: dict[str, Any]) -> dict[str, Any]:
 
 def write(
     rows: pd.DataFrame,
-    trace: Trace,
+    origin: Origin,
     options: dict[str, Any],
     form: str,
     output: Path | None,
@@ -151,20 +282,20 @@ def write(
     """Write rows with what is needed to compute them again."""
     from hisparse_sim.simulator.views.tables import stamped, write_rows
 
-    digests = {trace.name: trace.sha256}
+    digests = {origin.name: origin.sha256}
     write_rows(stamped(rows, digests, seed, given(options)), form, output)
 
 
 def write_document(
-    found: dict[str, Any], trace: Trace, options: dict[str, Any], output: Path | None
+    found: dict[str, Any], origin: Origin, options: dict[str, Any], output: Path | None
 ) -> None:
     """Write a JSON object, with what is needed to compute it again first."""
     from hisparse_sim.simulator.views import tables
 
     stamp = {
-        "trace": trace.name,
-        "provenance": trace.metadata.provenance,
-        "trace_sha256": trace.sha256,
+        "trace": origin.name,
+        "provenance": origin.provenance,
+        "trace_sha256": origin.sha256,
         "parameters": {k: v for k, v in given(options).items() if v is not None},
         "version": version("hisparse-sim"),
     }

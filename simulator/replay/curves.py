@@ -65,11 +65,11 @@ def rolling_curves(
 def check_window(longest: int, window: int, skip_steps: int) -> None:
     """Raise ValueError if a request of `longest` steps has no curve."""
     if skip_steps < 0:
-        raise ValueError(f"--skip-steps is {skip_steps}; it must not be negative")
+        raise ValueError(f"`skip_steps` is {skip_steps}; it must not be negative")
     if longest < skip_steps + window:
         raise ValueError(
             f"the longest request has {longest} steps, too few for a window of {window} after "
-            f"skipping {skip_steps}; choose a smaller --window"
+            f"skipping {skip_steps}; choose a smaller `window`"
         )
 
 

@@ -10,10 +10,11 @@ import json
 import os
 import re
 from codecs import BOM_UTF8
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from io import BytesIO, StringIO
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pandas as pd
 import pyarrow as pa
@@ -23,6 +24,7 @@ import pyarrow.parquet as pq
 from hisparse_sim.simulator.replay.former_names import present_columns, present_names
 from hisparse_sim.simulator.replay.result_columns import TEXTS, typed
 from hisparse_sim.traces import TraceError
+from hisparse_sim.traces.files import opened
 
 SUFFIXES = (".csv", ".json", ".jsonl", ".parquet")
 MOST_BYTES = 1 << 28  # of a file; of Parquet also when decompressed, four times that
@@ -73,16 +75,6 @@ def read_rows(path: Path, needed: Collection[str] = ()) -> pd.DataFrame:
     return found
 
 
-def read_json(path: Path) -> Any:
-    """Return what a JSON file of bounded size holds. Raises TraceError."""
-    return _parsed(path, _content(path), "")
-
-
-def as_json(path: Path, text: str) -> Any:
-    """Return what a text that `path` holds says. Raises TraceError if it is no JSON."""
-    return _parsed(path, text, ": its parameters")
-
-
 def _suffix(path: Path) -> str:
     suffix = path.suffix.lower()
     if suffix not in SUFFIXES:
@@ -90,29 +82,22 @@ def _suffix(path: Path) -> str:
     return suffix
 
 
-def _refuse_what_is_no_file(path: Path) -> None:
-    try:
-        if not path.exists():
-            raise TraceError(f"{path} does not exist")
-        if not path.is_file():
-            kind = "a folder" if path.is_dir() else "a device or pipe"
-            raise TraceError(f"{path} is {kind}, not a result file")
-        size = path.stat().st_size
-    except OSError as error:
-        raise TraceError(f"{path} cannot be read: {error.strerror or error}") from error
-    if size > MOST_BYTES:
-        raise TraceError(
-            f"{path} has {size / 1e6:,.0f} MB, more than the {MOST_BYTES / 1e6:,.0f} of a result"
-            " file: write it without --per-layer or as parquet"
-        )
+@contextmanager
+def _opened(path: Path) -> Iterator[BinaryIO]:
+    with opened(path, "result file") as file:
+        size = file.seek(0, os.SEEK_END)
+        if size > MOST_BYTES:
+            raise TraceError(
+                f"{path} has {size / 1e6:,.0f} MB, more than the {MOST_BYTES / 1e6:,.0f} of a"
+                " result file: write it without --per-layer or as parquet"
+            )
+        file.seek(0)
+        yield file
 
 
 def _content(path: Path) -> bytes:
-    _refuse_what_is_no_file(path)
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise TraceError(f"{path} cannot be read: {error.strerror or error}") from error
+    with _opened(path) as file:
+        return file.read()
 
 
 def _refused(path: Path, why: object) -> TraceError:
@@ -144,7 +129,7 @@ def _of_records(path: Path, records: Any) -> pd.DataFrame:
 
 
 def _json(path: Path) -> pd.DataFrame:
-    read = read_json(path)
+    read = _parsed(path, _content(path), "")
     if not isinstance(read, dict):
         return _of_records(path, read)
     rows = _of_records(path, read.get("candidates", read.get("rows")))
@@ -196,29 +181,30 @@ _PANDAS_TYPES = {pa.string(): pd.StringDtype(), pa.large_string(): pd.StringDtyp
 
 
 def _parquet(path: Path) -> pd.DataFrame:
-    _refuse_what_is_no_file(path)
     try:
-        source = pa.OSFile(os.fsencode(path))
-        about = pq.read_metadata(source)
-        size = sum(about.row_group(i).total_byte_size for i in range(about.num_row_groups))
-        cells = about.num_rows * about.num_columns
-        names = about.schema.to_arrow_schema().names
-        if about.num_columns > _MOST_COLUMNS or len(set(names)) < len(names):
-            raise ValueError("it has too many columns, or two of one name")
-        if about.num_rows > MOST_ROWS or cells > _MOST_CELLS or size > 4 * MOST_BYTES:
-            raise ValueError(f"{about.num_rows:,} rows of {size / 1e6:,.0f} MB are too much")
-        with pq.ParquetFile(
-            source,
-            metadata=about,
-            # A text that a small file repeats in every row takes its memory once.
-            read_dictionary=names,
-            page_checksum_verification=True,
-        ) as file:
-            table = file.read(use_threads=False)
+        with _opened(path) as source:
+            about = pq.read_metadata(source)
+            size = sum(about.row_group(i).total_byte_size for i in range(about.num_row_groups))
+            cells = about.num_rows * about.num_columns
+            names = about.schema.to_arrow_schema().names
+            if about.num_columns > _MOST_COLUMNS or len(set(names)) < len(names):
+                raise ValueError("it has too many columns, or two of one name")
+            if about.num_rows > MOST_ROWS or cells > _MOST_CELLS or size > 4 * MOST_BYTES:
+                raise ValueError(f"{about.num_rows:,} rows of {size / 1e6:,.0f} MB are too much")
+            with pq.ParquetFile(
+                source,
+                metadata=about,
+                # A text that a small file repeats in every row takes its memory once.
+                read_dictionary=names,
+                page_checksum_verification=True,
+            ) as file:
+                table = file.read(use_threads=False)
             rows: pd.DataFrame = table.to_pandas(
                 ignore_metadata=True, types_mapper=_PANDAS_TYPES.get
             )
             return rows
+    except TraceError:
+        raise
     except (ValueError, OSError, LookupError, pa.ArrowException) as error:
         raise _refused(path, error) from error
 

@@ -8,7 +8,8 @@ mem_cache/allocator/hisparse.py, disaggregation/decode.py. In tokens:
   pool (P * R tokens: indexer keys on the GPU, items on the host) have left. The device pool holds
   the hot buffers, and a prompt until it is staged to the host.
 - Requests of a fixed length (ignore_eos, what benchmarks send; without a prefix cache, as HiSparse
-  demands): prompt and a page must fit beside up to 4096 future tokens of each that runs, and all
+  demands): prompt and a page must fit beside up to 4096 future tokens of each that runs (older
+  engines: no page, and future tokens scaled as below; see engines.py), and all
   ends must fit: in the order in which requests end, what is free and what those before have freed
   must cover the growth of all that still run. Their growth counts as if it stayed on the device.
 - Requests that may stop early: prompt, up to 4096 of its own future tokens and a page must fit
@@ -19,7 +20,7 @@ mem_cache/allocator/hisparse.py, disaggregation/decode.py. In tokens:
 - Every request takes pages of 64 tokens as it grows. If a page is missing, requests with the fewest
   generated tokens (then the longest prompt) are retracted: they lose their KV, go to the end of the
   queue, and are prefilled again. A decode instance saves their KV and resumes them first.
-- An output that could not fit even an empty rank is cut at arrival.
+- An output that could not fit even an empty rank is cut at arrival, see lengths.py.
 """
 
 from __future__ import annotations
@@ -27,10 +28,11 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
+from hisparse_sim.simulator.serving.engines import NEWEST, Engine
+from hisparse_sim.simulator.serving.lengths import Length, check_length
 from hisparse_sim.simulator.serving.memory import PAGE_TOKENS, device_tokens, pages
 
 CLIP_NEW_TOKENS = 4096
-INPUT_MARGIN = 5  # tokens that the longest prompt stays below the longest request
 INITIAL_RATIO, FINAL_SHARE, DECAY_STEPS = 0.7, 0.14, 600  # of the future tokens of those that run
 FINAL_RATIO = INITIAL_RATIO * FINAL_SHARE
 RETRACT_STEPS = 20  # decode steps that the ratio leaves room for after a retraction
@@ -47,23 +49,20 @@ class Pool:
     context: int = 1 << 62  # longest sequence of the model
     conservativeness: float = 1.0  # --schedule-conservativeness
     ignore_eos: bool = True  # requests fix their length
-    scaled: bool = False  # engines that scaled the future of fixed lengths by the ratio, too
+    engine: Engine = NEWEST
 
     @property
     def hierarchical(self) -> bool:
         return self.device_buffer_size > 0
 
-    def longest_output(self, prompt: int) -> int:
-        """Tokens after which the engine ends a request on an empty rank; below 1: refused."""
-        longest = min(self.context, self.device_tokens) - 1
-        if prompt >= longest - INPUT_MARGIN:
-            return 0
-        memory = self.device_tokens - pages(prompt) - PAGE_TOKENS
-        return min(longest - prompt, memory) - 1
+    def length(self, prompt: int, output: int) -> Length:
+        """Whether the engine refuses a request for its length, and how much it lets it generate."""
+        return check_length(prompt, output, self.device_tokens, self.context)
 
-    def can_ever_hold(self, prompt: int, output: int) -> bool:
-        """Whether a request can run to its end on an empty rank."""
-        return output <= self.longest_output(prompt)
+    @property
+    def scaled(self) -> bool:
+        """Whether the future tokens of those that run count by the scheduler's estimate."""
+        return not (self.ignore_eos and self.engine.promises_whole_outputs)
 
 
 @dataclass
@@ -167,13 +166,13 @@ class Rank:
         if not self.running and not self.pending:
             return True  # its output was cut on arrival
         pool, tokens = self.pool, request.prompt + request.generated
-        scale = self.ratio if pool.scaled or not pool.ignore_eos else 1.0
+        scale = self.ratio if pool.scaled else 1.0
         promised = sum(min(r.left, CLIP_NEW_TOKENS) for r in self.running) * scale
         promised += sum(min(r.left, CLIP_NEW_TOKENS) for r in taken)
         free = self.free() - PAGE_TOKENS * len(taken)
         if not pool.ignore_eos:
             return tokens + min(request.left, CLIP_NEW_TOKENS) + PAGE_TOKENS < free - promised
-        needed = pages(tokens) + PAGE_TOKENS
+        needed = pages(tokens) + PAGE_TOKENS * pool.engine.admits_with_page
         return needed <= free - promised and self._ends_fit([request, *taken], free - needed)
 
     def _ends_fit(self, joining: list[Request], free: float) -> bool:

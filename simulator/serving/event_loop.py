@@ -19,6 +19,7 @@ import numpy as np
 
 from hisparse_sim.simulator.serving.admission import Pool, Rank, Request
 from hisparse_sim.simulator.serving.exposure import Exposure
+from hisparse_sim.simulator.serving.lengths import CUT
 from hisparse_sim.simulator.serving.steptimes import StepTimes
 
 QUEUE_CHECK_STEPS = 64  # steps between looks at a queue that only the passing of tokens can move
@@ -202,12 +203,12 @@ class _Run:
             elif self.due[0].arrival_s > self.now:
                 return
             request = self.due.popleft()
-            longest = self.server.pool.longest_output(request.prompt)
-            if longest < 1:
+            length = self.server.pool.length(request.prompt, request.output)
+            if length.output < 1:
                 self.refused += 1
                 continue
-            if request.output > longest:
-                request.output = longest
+            if length.outcome == CUT:
+                request.output = length.output
                 self.cut += 1
             self.inside += 1
             if self.prefiller:

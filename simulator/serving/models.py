@@ -123,6 +123,18 @@ class Model:
         )
 
     @property
+    def indexer_key_parameters(self) -> int:
+        """Of the indexers' projections to keys and head weights, which the engine keeps in bf16."""
+        return self.indexer_layers * self.hidden * (self.index_dim + self.index_heads)
+
+    @property
+    def unsplit_attention_parameters(self) -> int:
+        """Of the down-projections and the indexers, which tensor parallelism does not split."""
+        down = self.q_lora_rank + self.kv_lora_rank + self.rope_dim
+        queries = self.indexer_layers * self.q_lora_rank * self.index_heads * self.index_dim
+        return self.layers * self.hidden * down + queries + self.indexer_key_parameters
+
+    @property
     def weights_bytes(self) -> int:
         """Bytes of all weights once: embedding and head in bf16, the rest as the profile says."""
         counts = self.parameters()

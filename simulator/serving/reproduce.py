@@ -14,8 +14,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from hisparse_sim.policies import Policy
 from hisparse_sim.simulator.serving import profiles
 from hisparse_sim.simulator.serving.deployment import Deployment, rank_weight_bytes
+from hisparse_sim.simulator.serving.engines import NEWEST, load_engine
 from hisparse_sim.simulator.serving.event_loop import Workload, serve
 from hisparse_sim.simulator.serving.exposure import Exposure
 from hisparse_sim.simulator.serving.hardware import load_hardware
@@ -27,7 +29,8 @@ from hisparse_sim.simulator.serving.memory import (
 )
 from hisparse_sim.simulator.serving.missing import LayerMisses, layer_misses
 from hisparse_sim.simulator.serving.models import load_model
-from hisparse_sim.simulator.serving.prediction import Setting, steps_for, swap_in_on
+from hisparse_sim.simulator.serving.prediction import Setting, swap_in_on
+from hisparse_sim.simulator.serving.step_source import steps_for
 from hisparse_sim.simulator.serving.steptimes import LAYOUTS
 from hisparse_sim.traces import Trace, open_trace, sample_path
 from hisparse_sim.traces.documents import parse_toml
@@ -35,6 +38,7 @@ from hisparse_sim.traces.file.units import refuse_blocks
 
 GIB = 1 << 30
 Progress = Callable[[str], None]
+THEN = "sglang-0.5.16"  # most figures were published before 0.5.17 counted all indexer keys
 CURVE = (8, 16, 32, 64, 128, 256)  # concurrencies of the figure
 
 
@@ -68,26 +72,28 @@ def _memory(entry: Mapping[str, Any]) -> tuple[float, str]:
     model = load_model(entry.get("model", "glm-5.1"))
     formula = entry["formula"]
     if formula == "request_gb":
-        return full_kv_bytes(model, "bf16", entry["tokens"]) / 1e9, "items and keys of all layers"
+        held = full_kv_bytes(model, "bf16", entry["tokens"])
+        return held / 1e9, "KV entries and keys of all layers"
     if formula == "hot_buffer_gb":
-        return hot_buffer_bytes(model, "bf16", entry["buffer"]) / 1e9, "items of B + 64 slots"
-    if formula == "weights_gib":
+        return hot_buffer_bytes(model, "bf16", entry["buffer"]) / 1e9, "KV entries of B + 64 slots"
+    if formula == "weights_gb":
         weights = rank_weight_bytes(model, LAYOUTS[entry["layout"]])
-        return weights / GIB, "from the config's dimensions"
+        return weights / 1e9, "from the config's dimensions"
     if formula == "requests_in":
         pool = round(entry["pool_gb"] * 1e9)
         tokens = baseline_pool_tokens(model, "bf16", pool)
         return float(tokens // entry["tokens"]), "pool tokens over request tokens"
-    # rule_of_thumb: host memory over the items of a pool that does not shrink with the ratio.
+    # rule_of_thumb: host memory over the KV entries of a pool that does not shrink with the ratio.
     pool = baseline_pool_tokens(model, "bf16", 30 * GIB)
     held = 8 * pool * model.layers * model.entry_bytes("bf16")
-    return entry["host_tb"] * 1e12 / held, "host memory over the items of 8 pools of 30 GiB"
+    return entry["host_tb"] * 1e12 / held, "host memory over the KV entries of 8 pools of 32.2 GB"
 
 
 class _Runs:
     """Serving runs of one trace, each made once."""
 
-    def __init__(self, trace: Trace, policy: str) -> None:
+    def __init__(self, trace: Trace, policy: str | Policy, engine: str | None = None) -> None:
+        self.engine = engine  # None: that of each figure
         self.misses: Callable[[int], LayerMisses] = cache(
             lambda size: layer_misses(trace, policy, size)
         )
@@ -103,7 +109,7 @@ class _Runs:
             hardware,
             LAYOUTS[layout],
             pool_bytes=pool,
-            keys_budgeted=entry.get("keys_budgeted", "once"),
+            engine=load_engine(self.engine or entry.get("engine", THEN)),
         )
         size = entry.get("buffer", 4096)
         return Setting(
@@ -127,7 +133,7 @@ class _Runs:
             concurrency=entry["concurrency"],
             range_ratio=entry.get("range_ratio", 1.0),
         )
-        key = (workload, mode, pool_gib, entry.get("keys_budgeted"))
+        key = (workload, mode, pool_gib, entry.get("engine"))
         if key not in self._rates:
             setting = self.setting(entry, mode, pool_gib)
             served = serve(setting.server(), workload)
@@ -139,6 +145,16 @@ class _Runs:
                     f" {shares.prefill / served.makespan:.0%}, swap-in"
                     f" {shares.swap_in / served.makespan:.0%} of the time"
                 )
+                if mode != "baseline" and (bounds := setting.host_range()):
+                    rates = [
+                        serve(replace(setting, host_gb_s=bound).server(), workload)
+                        for bound in bounds
+                    ]
+                    how += (
+                        f"; with {bounds[0]:.0f} GB/s from the host"
+                        f" {rates[0].output_tokens_per_s:,.0f}, with {bounds[1]:.0f}"
+                        f" {rates[1].output_tokens_per_s:,.0f} tokens/s"
+                    )
             else:
                 longest = min(setting.pool.device_tokens, setting.deployment.model.context) - 1
                 how = f"every request refused: the longest is {longest:,} tokens"
@@ -191,16 +207,20 @@ class _Runs:
 
 
 def reproduce(
-    trace: Trace | None = None, policy: str = "lru", progress: Progress | None = None
+    trace: Trace | None = None,
+    policy: str | Policy = "lru",
+    progress: Progress | None = None,
+    engine: str | None = None,
 ) -> Iterator[Reproduced]:
     """Redo every published figure, one after the other.
 
     `trace`: whose misses are replayed (None: the bundled sample). `progress` gets each name first.
+    `engine`: one release for all figures (None: the one that each figure is from).
     """
     published = read_published()
     trace = trace or open_trace(sample_path())
     refuse_blocks([trace], "serving models price")
-    runs = _Runs(trace, policy)
+    runs = _Runs(trace, policy, engine)
     kinds = {
         "memory": _memory,
         "serving": runs.serving,
@@ -242,14 +262,14 @@ def table(rows: list[Reproduced]) -> pd.DataFrame:
     )
 
 
-def throughput_curves(trace: Trace, policy: str = "lru") -> pd.DataFrame:
+def throughput_curves(trace: Trace, policy: str | Policy = "lru") -> pd.DataFrame:
     """Our rates for 32k/8k on 8 x H200, as rows of `serve`: columns mode, load, tokens_per_s."""
     runs = _Runs(trace, policy)
-    lines = (  # name, mode, pool in GiB, indexer keys in the pool's size
-        ("baseline", "baseline", None, "once"),
-        ("baseline, pool 10 GiB", "baseline", 10.0, "once"),
-        ("HiSparse, SGLang 0.5.23", "hisparse", None, "all"),
-        ("HiSparse, before PR 31992", "hisparse", None, "once"),
+    lines = (  # name, mode, pool in GiB, engine
+        ("baseline", "baseline", None, THEN),
+        ("baseline, pool 10.7 GB", "baseline", 10.0, THEN),
+        ("HiSparse, SGLang 0.5.23", "hisparse", None, NEWEST.name),
+        ("HiSparse, before PR 31992", "hisparse", None, THEN),
     )
     return pd.DataFrame(
         [
@@ -262,13 +282,13 @@ def throughput_curves(trace: Trace, policy: str = "lru") -> pd.DataFrame:
                     {
                         "requests": 4 * concurrency,
                         "concurrency": concurrency,
-                        "keys_budgeted": keys,
+                        "engine": engine,
                     },
                     mode,
                     pool,
                 )[0],
             }
-            for name, mode, pool, keys in lines
+            for name, mode, pool, engine in lines
             for concurrency in CURVE
         ]
     )

@@ -7,15 +7,17 @@ defaults. Importing this loads nothing heavy, for the command line does.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from os import PathLike
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from hisparse_sim.simulator.serving.engines import NEWEST, load_engine
+
 if TYPE_CHECKING:
-    from hisparse_sim.simulator.serving.missing import MissesOf
+    from hisparse_sim.policies import Policy
+    from hisparse_sim.simulator.serving.missing import MissesOf, Origin
     from hisparse_sim.simulator.serving.prediction import Setting
-    from hisparse_sim.traces import Trace
+    from hisparse_sim.traces import OneTrace, Trace
 
 GIB = 1 << 30
 
@@ -30,25 +32,29 @@ class Scenario:
     kv_dtype: str = "bf16"
     mem_fraction_static: float = 0.85  # share of the GPU for weights and KV
     device_pool_gib: float | None = None  # GPU memory for KV; None: what is left
-    host_gib: float | None = None  # host memory of a GPU; None: the machine's
-    keys_budgeted: str = "all"  # "once": engines before SGLang's pull request 31992
+    max_total_tokens: int | None = None  # most tokens of a rank's pool, as the engine's option
+    host_gib: float | None = None  # host memory of a GPU; None: its share of the machine's
+    host_memory_gib: float | None = None  # of the machine, all GPUs; None: the profile's
+    engine: str = NEWEST.name  # whose memory and admission rules hold
     early_stops: bool = False  # requests may end before their limit (no ignore_eos)
     disaggregated: bool = False  # prefill runs on another instance like this
     max_running_requests: int = 480  # over all ranks
     chunked_prefill_size: int = 65_536  # tokens, over all ranks
     kernel: str = "sglang"  # swap-in kernel: the engine's, or "native" for ours
     profiles: str | Path | None = None  # TOML file with profiles of one's own
-    step_times: str | None = None  # a table's path or "aiconfigurator"; None: the shipped table
+    step_times: str | None = None  # a table's path, "aiconfigurator" or "roofline"; None: shipped
     prompt: int = 32_768  # tokens
     output_len: int = 8192  # tokens
-    trace: str | PathLike[str] | Trace | None = None  # to replay; None: the bundled sample
+    trace: OneTrace | None = None  # to replay; None: the bundled sample
     miss_curve: str | Path | None = None  # rows of a sweep, instead of a replay
 
     def __post_init__(self) -> None:
         for name in ("prompt", "output_len", "max_running_requests"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
-        for name in ("device_pool_gib", "host_gib"):
+        if self.host_gib is not None and self.host_memory_gib is not None:
+            raise ValueError("give host_gib (of a GPU) or host_memory_gib (of the machine), not both")
+        for name in ("device_pool_gib", "host_gib", "host_memory_gib"):
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise ValueError(f"{name} must be above 0, not {value}")
@@ -57,12 +63,12 @@ class Scenario:
                 f"mem_fraction_static must lie between 0 and 1, not {self.mem_fraction_static}"
             )
 
-    def resolve(self, mode: str, policy: str) -> Resolved:
+    def resolve(self, mode: str, policy: Policy) -> Resolved:
         """Load what is named, and describe where misses come from (they are replayed when asked
         for).
 
         Raises ValueError (ProfileError among them) for unknown names and weights that do not fit,
-        TraceError for a bad trace or one that does not count tokens.
+        TraceError for a bad trace or miss curve, or one that does not count tokens.
         """
         from functools import cache
 
@@ -70,17 +76,22 @@ class Scenario:
         from hisparse_sim.simulator.serving.hardware import load_hardware
         from hisparse_sim.simulator.serving.missing import (
             LayerMisses,
+            Origin,
             layer_misses,
             read_miss_curve,
         )
         from hisparse_sim.simulator.serving.models import load_model
-        from hisparse_sim.simulator.serving.prediction import Setting, steps_for
+        from hisparse_sim.simulator.serving.prediction import Setting
+        from hisparse_sim.simulator.serving.profiles import ProfileError
+        from hisparse_sim.simulator.serving.step_source import steps_for
         from hisparse_sim.simulator.serving.steptimes import LAYOUTS
-        from hisparse_sim.traces import Trace, open_trace, sample_path
+        from hisparse_sim.traces import as_trace
         from hisparse_sim.traces.file.units import refuse_blocks
 
         model = load_model(self.model, self.profiles)
         hardware = load_hardware(self.hardware, self.profiles)
+        if self.host_memory_gib is not None:
+            hardware = replace(hardware, node_host_bytes=round(self.host_memory_gib * GIB))
         if self.layout not in LAYOUTS:
             raise ValueError(f"unknown layout {self.layout!r}; known: {', '.join(LAYOUTS)}")
         pool, host = self.device_pool_gib, self.host_gib
@@ -92,29 +103,44 @@ class Scenario:
             self.mem_fraction_static,
             round(pool * GIB) if pool else None,
             round(host * GIB) if host else None,
-            keys_budgeted=self.keys_budgeted,
+            engine=load_engine(self.engine),
+            max_total_tokens=self.max_total_tokens,
         )
         deployment.check_weights()
-        steps = steps_for(model, hardware, self.layout, self.kv_dtype, self.step_times)
-        trace = self.trace
-        trace = trace if isinstance(trace, Trace) else open_trace(trace or sample_path())
-        refuse_blocks([trace], "serving models price")
-        notes: tuple[str, ...] = ()
-        if self.miss_curve is None and trace.metadata.model != model.name:
-            notes = (
-                f"misses from {trace.name} ({trace.metadata.model},"
-                f" {trace.metadata.provenance}), not from {model.name}",
-            )
+        deployment.check_machine()
+        steps, no_steps = None, ""
+        try:
+            steps = steps_for(model, hardware, self.layout, self.kv_dtype, self.step_times)
+        except ProfileError as error:
+            if self.step_times is not None:
+                raise
+            no_steps = str(error)  # memory is answered, rates are not
         start = "direct" if self.disaggregated else "staged"
-
-        @cache
-        def misses_of(policy: str, size: int) -> LayerMisses:
-            return layer_misses(trace, policy, size, start)
-
-        given: MissesOf = misses_of
+        notes: tuple[str, ...] = (f"rates are not known: {no_steps}",) if no_steps else ()
+        given: MissesOf
         if self.miss_curve is not None:
+            if self.trace is not None:
+                raise ValueError("give a trace to replay or a miss curve, not both")
             context = self.prompt + self.output_len / 2
-            given = read_miss_curve(self.miss_curve, policy, context, model.top_k)
+            given = curve = read_miss_curve(self.miss_curve, policy.name, context, model.top_k, start)
+            origin = curve.origin
+            if curve.start not in ("", start):
+                notes += (f"the misses are those of a {curve.start} start, this is a {start} one",)
+        else:
+            trace = as_trace(self.trace)
+            refuse_blocks([trace], "serving models price")
+            origin = Origin.of(trace)
+            if trace.metadata.model != model.name:
+                notes += (
+                    f"misses from {trace.name} ({trace.metadata.model},"
+                    f" {trace.metadata.provenance}), not from {model.name}",
+                )
+
+            @cache
+            def misses_of(name: str, size: int) -> LayerMisses:
+                return layer_misses(trace, policy if name == policy.name else name, size, start)
+
+            given = misses_of
         setting = Setting(
             deployment,
             steps,
@@ -125,8 +151,9 @@ class Scenario:
             ignore_eos=not self.early_stops,
             kernel=self.kernel,
             profiles=self.profiles,
+            no_steps=no_steps,
         )
-        return Resolved(setting, given, trace, notes)
+        return Resolved(setting, given, origin, notes)
 
 
 class Resolved(NamedTuple):
@@ -134,7 +161,7 @@ class Resolved(NamedTuple):
 
     setting: Setting  # at the default buffer and ratio
     misses_of: MissesOf
-    trace: Trace
+    origin: Origin  # of the misses
     notes: tuple[str, ...]  # what a reader of the result must know, a sentence each
 
 

@@ -24,7 +24,7 @@ from hisparse_sim.simulator.serving.profiles import LEAST_POSITIVE, MOST, Profil
 from hisparse_sim.traces.documents import parse_json, read_json
 from hisparse_sim.traces.errors import TraceError
 
-AICONFIGURATOR_VERSION = "0.12.0"
+MEASURED, MODELLED = "measured", "modelled"
 
 
 @dataclass(frozen=True)
@@ -48,13 +48,9 @@ LAYOUTS = {
         Layout("dp8-tp8", 8, 1, 8, 1),  # --tp-size 8 --dp-size 8 --enable-dp-attention
         Layout("dp8-ep8", 8, 1, 1, 8),  # the same with --ep-size 8
         Layout("tp8", 1, 8, 8, 1),  # --tp-size 8
+        Layout("dp16-ep16", 16, 1, 1, 16),  # dp8-ep8 over 16 GPUs
     )
 }
-
-_SYSTEMS = {"h200": "h200_sxm", "b200": "b200_sxm"}
-_KV = {"bf16": "bfloat16", "fp8": "fp8"}
-# Operations that run per rank on the rank's own tokens.
-_ATTENTION = ("generation_attention", "context_attention")
 
 
 @dataclass(frozen=True)
@@ -73,6 +69,7 @@ class StepTimes:
     prefill_tokens: tuple[float, ...]  # [p] tokens of one prompt on one rank
     prefill_attention_us: tuple[float, ...]  # [p] whole prompt
     prefill_rest_us: tuple[float, ...]  # [p], with that many tokens on every rank
+    kind: str = MEASURED  # kernels measured and summed, or modelled
 
     def decode_attention_us(self, batch: float, context: float) -> float:
         """Attention of a step with `batch` requests of mean length `context` on the busiest rank.
@@ -118,6 +115,7 @@ class StepTimes:
         return replace(
             self,
             hardware=hardware,
+            kind=MODELLED,
             source=f"{self.source}; modelled from {self.hardware}: {source}",
             attention_us=tuple(times(row, decode) for row in self.attention_us),
             rest_us=times(self.rest_us, decode),
@@ -126,7 +124,9 @@ class StepTimes:
         )
 
     def to_json(self) -> str:
-        return json.dumps(asdict(self), indent=1) + "\n"
+        """A line for each figure, in the order of the fields."""
+        lines = (f"{json.dumps(key)}: {json.dumps(value)}" for key, value in asdict(self).items())
+        return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
 def _place(grid: tuple[float, ...], value: float) -> tuple[int, float]:
@@ -155,8 +155,14 @@ def parse_step_times(text: str, file: str) -> StepTimes:
 
 def _table(data: Any, file: str) -> StepTimes:
     names = [field.name for field in fields(StepTimes)]
+    if isinstance(data, dict):
+        data = {"kind": MEASURED} | data  # tables of earlier versions have none
     if not isinstance(data, dict) or set(data) != set(names):
         raise ProfileError(f"{file} is no step-time table: its keys must be {', '.join(names)}")
+    if data["kind"] not in (MEASURED, MODELLED):
+        raise ProfileError(
+            f"{file}: kind must be {MEASURED} or {MODELLED}, not {clipped(data['kind'])}"
+        )
     for name in ("model", "hardware", "layout", "kv_dtype", "source"):
         if not isinstance(data[name], str) or not data[name].isprintable():
             raise ProfileError(f"{file}: {name} must be a line of text, not {clipped(data[name])}")
@@ -200,17 +206,14 @@ def _numbers(value: Any, shape: Sequence[int], place: str) -> Any:
     return value
 
 
-def _shipped() -> dict[str, str]:
-    folder = files(steptimes)
-    return {
-        entry.name: entry.read_text(encoding="utf-8")
-        for entry in sorted(folder.iterdir(), key=lambda entry: entry.name)
-        if entry.name.endswith(".json")
-    }
+def shipped_tables() -> tuple[str, ...]:
+    """Names of the tables in this package, MODEL_HARDWARE_LAYOUT_KV, sorted."""
+    names = (entry.name for entry in files(steptimes).iterdir())
+    return tuple(sorted(name.removesuffix(".json") for name in names if name.endswith(".json")))
 
 
-def file_name(model: str, hardware: str, layout: str, kv_dtype: str) -> str:
-    return f"{model}_{hardware}_{layout}_{kv_dtype}.json"
+def table_name(model: str, hardware: str, layout: str, kv_dtype: str) -> str:
+    return f"{model}_{hardware}_{layout}_{kv_dtype}"
 
 
 def load_step_times(
@@ -226,99 +229,12 @@ def load_step_times(
             return _table(read_json(path), str(path))
         except TraceError as error:
             raise ProfileError(f"cannot read the step times: {error}") from None
-    shipped = _shipped()
-    name = file_name(model, hardware, layout, kv_dtype)
-    if name not in shipped:
-        known = ", ".join(entry.removesuffix(".json") for entry in shipped)
+    name = table_name(model, hardware, layout, kv_dtype)
+    shipped = files(steptimes) / f"{name}.json"
+    if not shipped.is_file():
         raise ProfileError(
-            f"no step times for {name.removesuffix('.json')}; shipped: {known}; make your own with"
-            " benchmarks/make_step_times.py or ask AIConfigurator"
+            f"no step times for {name}; shipped:"
+            f" {', '.join(shipped_tables())}; make your own with benchmarks/make_step_times.py or"
+            " ask AIConfigurator"
         )
-    return parse_step_times(shipped[name], name)
-
-
-def _ask(
-    repository: str,
-    system: str,
-    layout: Layout,
-    kv_dtype: str,
-    prefill: bool,
-    batch: int,
-    tokens: int,
-) -> tuple[float, float]:
-    """(attention, rest) in us of one step from AIConfigurator."""
-    try:
-        from aiconfigurator.cli.api import cli_estimate
-    except ImportError as error:
-        raise ProfileError(
-            "AIConfigurator is not installed: pip install"
-            f" aiconfigurator=={AICONFIGURATOR_VERSION}, or use a shipped table"
-        ) from error
-    result = cli_estimate(
-        model_path=repository,
-        system_name=system,
-        mode="static_ctx" if prefill else "static_gen",
-        backend_name="sglang",
-        isl=tokens,
-        osl=8 if prefill else 2,
-        batch_size=batch,
-        tp_size=layout.attention_tp,
-        attention_dp_size=layout.attention_dp,
-        moe_tp_size=layout.experts_tp,
-        moe_ep_size=layout.experts_ep,
-        kvcache_quant_mode=_KV[kv_dtype],
-    )
-    summary = result.summary
-    parts = summary.get_context_latency_dict() if prefill else summary.get_generation_latency_dict()
-    attention = sum(ms for name, ms in parts.items() if name in _ATTENTION)
-    return attention * 1000, (sum(parts.values()) - attention) * 1000
-
-
-DEFAULT_BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
-DEFAULT_CONTEXTS = (1024, 4096, 8192, 16384, 32768, 49152, 65536, 98304, 131072, 163000)
-DEFAULT_PROMPTS = (64, 256, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 98304, 131072, 163000)
-
-
-def ask_aiconfigurator(
-    model: str,
-    repository: str,
-    hardware: str,
-    layout: str = "dp8-tp8",
-    kv_dtype: str = "bf16",
-    batches: tuple[int, ...] = DEFAULT_BATCHES,
-    contexts: tuple[int, ...] = DEFAULT_CONTEXTS,
-    prompts: tuple[int, ...] = DEFAULT_PROMPTS,
-) -> StepTimes:
-    """A table made from AIConfigurator's database, about half a second for every point."""
-    if hardware not in _SYSTEMS:
-        raise ProfileError(
-            f"AIConfigurator has no data for {hardware} here; known: {', '.join(_SYSTEMS)}"
-        )
-    if kv_dtype not in _KV:
-        raise ProfileError(f"AIConfigurator knows the KV dtypes {', '.join(_KV)}, not {kv_dtype}")
-    place, system = LAYOUTS[layout], _SYSTEMS[hardware]
-
-    def ask(prefill: bool, batch: int, tokens: int) -> tuple[float, float]:
-        attention, rest = _ask(repository, system, place, kv_dtype, prefill, batch, tokens)
-        return round(attention, 1), round(rest, 1)
-
-    decode = [[ask(False, batch, context) for context in contexts] for batch in batches]
-    prefill = [ask(True, 1, tokens) for tokens in prompts]
-    return StepTimes(
-        model=model,
-        hardware=hardware,
-        layout=layout,
-        kv_dtype=kv_dtype,
-        source=(
-            f"AIConfigurator {AICONFIGURATOR_VERSION} (Apache-2.0), {system}, SGLang 0.5.14 kernel"
-            f" data, {repository}, attention dp {place.attention_dp} tp {place.attention_tp},"
-            f" experts tp {place.experts_tp} ep {place.experts_ep}; measured kernels summed"
-        ),
-        batch=tuple(batches),
-        context=tuple(contexts),
-        attention_us=tuple(tuple(point[0] for point in row) for row in decode),
-        rest_us=tuple(row[0][1] for row in decode),
-        prefill_tokens=tuple(prompts),
-        prefill_attention_us=tuple(point[0] for point in prefill),
-        prefill_rest_us=tuple(point[1] for point in prefill),
-    )
+    return parse_step_times(shipped.read_text(encoding="utf-8"), f"{name}.json")

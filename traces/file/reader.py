@@ -22,6 +22,7 @@ from hisparse_sim.traces.file.columns import (
 )
 from hisparse_sim.traces.demand import Demand, Ints, Ragged
 from hisparse_sim.traces.errors import TraceError
+from hisparse_sim.traces.notebook import shown
 from hisparse_sim.traces.terminal import printable
 from hisparse_sim.traces.files import opened
 from hisparse_sim.traces.file.digest import Digest, read_digest
@@ -122,6 +123,19 @@ class Trace:
 
     def __repr__(self) -> str:
         return f"<Trace {self.path}: {len(self.parts)} parts, {self.rows} rows>"
+
+    def _repr_html_(self) -> str:
+        about = self.metadata
+        kept = f" of {about.num_layers}" if about.num_layers else ""
+        return shown(
+            f"Trace {self.name}: {about.provenance}, {about.model or 'model unknown'}",
+            [
+                f"{len(self.requests)} requests, {len(self.layers)} layers{kept}, {self.rows:,} rows"
+                f" (a decode step of one layer each), top_k {about.top_k:,}",
+                about.source,
+                about.dataset,
+            ],
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _reopened, (self.path.absolute(), self._provenance, self._version)
@@ -300,7 +314,7 @@ def _read_metadata(path: Path, keys: dict[bytes, bytes], provenance: str | None)
     if KEY not in keys and provenance is None:
         raise TraceError(
             f"{path} has no {KEY.decode()} metadata: say where its positions come from with "
-            f"--provenance ({', '.join(PROVENANCES)})"
+            f"`provenance` ({', '.join(PROVENANCES)})"
         )
     try:
         metadata = (
@@ -312,7 +326,7 @@ def _read_metadata(path: Path, keys: dict[bytes, bytes], provenance: str | None)
         raise TraceError(f"{path}: {error}") from None
     if not metadata.provenance and provenance is None:
         raise TraceError(
-            f"{path} does not say where its positions come from: name it with --provenance "
+            f"{path} does not say where its positions come from: name it with `provenance` "
             f"({', '.join(PROVENANCES)})"
         )
     if not can_be_replayed(metadata.unit):

@@ -179,5 +179,5 @@ def find_profile(section: str, name: str, path: str | Path | None = None) -> Pro
     noun = {"models": "model", "links": "link"}.get(section, section)
     raise ProfileError(
         f"unknown {noun} {name!r}; known: {', '.join(sorted(profiles))}; add your own in a file"
-        " given with --profiles"
+        " given with `profiles`"
     )

@@ -132,7 +132,7 @@ def elsewhere(result: Result, rows: pd.DataFrame) -> str:
     """Return a sentence if a plan or a run takes its misses from a trace that was not swept."""
     of = result.rows.iloc[0]
     digest, name = of.get("trace_sha256"), of.get("trace")
-    if not isinstance(digest, str) or "trace_sha256" not in rows:
+    if not isinstance(digest, str) or not digest or "trace_sha256" not in rows:
         return ""
     if digest in set(rows["trace_sha256"].dropna()):
         return ""
@@ -275,7 +275,7 @@ def command(result: Result) -> str:
     traces = _trace_names(result.rows)
     if result.kind in ("sweep", "curve"):
         words += traces
-    else:
+    elif "miss_curve" not in given:
         words += [word for name in traces for word in ("--trace", name)]
     plain = {} if result.kind == "serve" else _OPTION_OF  # its requests are a number of them
     for name, value in given.items():

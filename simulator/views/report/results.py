@@ -9,8 +9,9 @@ from typing import Any
 import pandas as pd
 
 from hisparse_sim.simulator.replay.joining import FILE
-from hisparse_sim.simulator.replay.result_files import as_json, read_rows
+from hisparse_sim.simulator.replay.result_files import read_rows
 from hisparse_sim.traces import TraceError
+from hisparse_sim.traces.documents import parse_json
 
 # The first kind whose columns are all there.
 _COLUMNS_OF = {
@@ -52,7 +53,7 @@ class Result:
         given = self.rows["parameters"].iloc[0] if "parameters" in self.rows else None
         if not isinstance(given, str):
             return {}
-        found = as_json(self.path, given)
+        found = parse_json(given, f"{self.path}: its parameters")
         if not isinstance(found, dict):
             raise TraceError(f"{self.path}: its parameters are no JSON object")
         return found

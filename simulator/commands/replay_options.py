@@ -1,0 +1,128 @@
+"""Options that sweep and curve share, and how a sweep that takes long is run: with progress, kept
+work beside the output, and an end by Ctrl-C."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hisparse_sim.simulator.commands.setting_options import known_policies, policy_name
+from hisparse_sim.traces.commands.group import Interrupted
+from hisparse_sim.traces.commands.options import (
+    combined,
+    in_options,
+    provenance_option,
+    quiet_option,
+    selection_options,
+)
+from hisparse_sim.traces.commands.values import Name, Number, several
+from hisparse_sim.traces.files import is_file
+from hisparse_sim.traces.terminal import note
+
+if TYPE_CHECKING:
+    from hisparse_sim.simulator.replay.kept import Kept
+    from hisparse_sim.simulator.replay.sweeping import Progress, Sweep
+
+traces_argument = click.argument("traces", nargs=-1, metavar="[TRACE]...")
+replay_options = combined(
+    click.option(
+        "--policy",
+        "policies",
+        type=Name(known_policies, listed=True),
+        multiple=True,
+        callback=several(policy_name),
+        help="Policies, see `hisparse-sim policies`, or FILE.py:NAME of your own; repeat or "
+        "separate by commas.",
+    ),
+    click.option(
+        "--buffer",
+        "--device-buffer-size",
+        "buffers",
+        multiple=True,
+        callback=several(int, least=1),
+        help="Hot buffer sizes in slots per request and layer: 4096,6k or 2048:8192:1024 (k is "
+        "1,024).  [default: 1, 2, 3 times the top_k of the trace, the largest of several]",
+    ),
+    click.option(
+        "--start",
+        type=click.Choice(["staged", "direct"]),
+        default="staged",
+        show_default=True,
+        help="staged: prefill on the same GPU; direct: KV arrived in host memory.",
+    ),
+    selection_options,
+    provenance_option,
+    click.option(
+        "--seed",
+        type=Number(0, 2**63 - 1),
+        default=0,
+        show_default=True,
+        help="For the policy random.",
+    ),
+    click.option("--jobs", type=Number(1), help="Threads.  [default: all cores]"),
+    quiet_option,
+)
+
+
+def kept_beside(output: Path | None) -> "Kept | None":
+    """Return the file that keeps the work of a sweep until `output` is written, held until the
+    command ends."""
+    from hisparse_sim.simulator.replay.kept import Kept
+
+    if output is None or not is_file(output):
+        return None
+    kept = Kept(output.with_name(f"{output.name}.partial"))
+    return click.get_current_context().with_resource(kept)
+
+
+@contextmanager
+def long_work(keep: "Kept | None", quiet: bool) -> Iterator["Callable[[Progress], None] | None"]:
+    """Say that kept work is used, and show progress: yields what a sweep reports it to."""
+    from hisparse_sim.simulator.views.progress import progress
+
+    if keep is not None and keep.holds_work:
+        note(f"going on from what {keep.path} holds of this sweep", quiet)
+    with progress(quiet) as report:
+        yield report
+
+
+def judge(swept: "Sweep", keep: "Kept | None", quiet: bool) -> None:
+    """Print the notes of a sweep; fail if it was interrupted and there is nothing to show, or a
+    file from which the same command continues."""
+    for each in swept.notes:
+        note(in_options(each, click.get_current_context().command), quiet)
+    if swept.interrupted and (keep is not None or not swept.finished):
+        way = ""
+        if keep is not None:
+            way = f"; {keep.path} keeps the work, and the same command resumes it"
+        raise Interrupted(_interrupted(swept) + way)
+
+
+def end(swept: "Sweep", keep: "Kept | None", quiet: bool) -> None:
+    """Remove what the output has made superfluous; exit with 130 if Ctrl-C ended the sweep, whose
+    finished rows are on stdout by then."""
+    if keep is not None and keep.remove():
+        note(
+            f"{keep.path} still keeps the finished work of another sweep with this output; delete"
+            " it if that is not needed",
+            quiet,
+        )
+    if swept.interrupted:
+        raise Interrupted(
+            f"{_interrupted(swept)} and are all that is shown; with -o FILE an interrupted sweep"
+            " can be resumed"
+        )
+
+
+def _interrupted(swept: "Sweep") -> str:
+    return f"interrupted: {swept.finished} of {swept.parts} (request, layer) parts were finished"
+
+
+def selection(swept: "Sweep", options: dict[str, Any]) -> dict[str, Any]:
+    """Return which part of the traces the rows are about."""
+    chosen = {name: options[name] for name in ("requests", "layers", "steps")}
+    if swept.interrupted:
+        chosen["interrupted"] = f"{swept.finished} of {swept.parts} parts"
+    return chosen
