@@ -19,8 +19,14 @@ _COMMANDS = {
     "gpu": (f"{_GPU}.gpu:gpu", "Replay and measure on an NVIDIA GPU."),
     "mrc": (f"{_SIMULATOR}.mrc:mrc", "Misses at every buffer size, in one pass."),
     "policies": (f"{_SIMULATOR}.policies:list_policies", "List the policies, one line each."),
-    "plan": (f"{_SIMULATOR}.deployment:plan", "Choose device_buffer_size and host_to_device_ratio."),
-    "profiles": (f"{_SIMULATOR}.profiles:list_profiles", "Models, machines, links, engines and step times."),
+    "plan": (
+        f"{_SIMULATOR}.deployment:plan",
+        "Choose device_buffer_size and host_to_device_ratio.",
+    ),
+    "profiles": (
+        f"{_SIMULATOR}.profiles:list_profiles",
+        "Models, machines, links, engines and step times.",
+    ),
     "report": (f"{_SIMULATOR}.report:report", "One HTML page of what was found."),
     "reproduce": (f"{_SIMULATOR}.deployment:reproduce", "Redo published figures."),
     "serve": (

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hisparse_sim.simulator.serving.admission import Pool
+from hisparse_sim.simulator.serving.event_loop import Served, Server, Workload, serve
 from hisparse_sim.simulator.serving.exposure import Exposure, SwapIn
 from hisparse_sim.simulator.serving.missing import QUANTILES, LayerMisses
 from hisparse_sim.simulator.serving.models import load_model
-from hisparse_sim.simulator.serving.event_loop import Served, Server, Workload, serve
 from hisparse_sim.simulator.serving.steptimes import StepTimes, load_step_times
 
 GLM, GLM52 = load_model("glm-5.1"), load_model("glm-5.2")

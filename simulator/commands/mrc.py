@@ -14,8 +14,8 @@ from hisparse_sim.traces.commands.options import (
     output_form,
     provenance_option,
     selection_options,
-    several,
 )
+from hisparse_sim.traces.commands.values import several
 from hisparse_sim.traces.files import refuse_input
 from hisparse_sim.traces.terminal import note
 

@@ -16,15 +16,18 @@ from hisparse_sim.simulator.serving.admission import (
     Pool,
 )
 from hisparse_sim.simulator.serving.deployment import RESERVE, Deployment
+from hisparse_sim.simulator.serving.event_loop import Server, Workload, serve
 from hisparse_sim.simulator.serving.exposure import Exposure, Floats, SwapIn
-from hisparse_sim.simulator.serving.hardware import Hardware
 from hisparse_sim.simulator.serving.latency import Link, load_link, swap_in_us
-from hisparse_sim.simulator.serving.memory import HOST, PAGE_TOKENS, check_buffer, device_tokens, pages
+from hisparse_sim.simulator.serving.memory import (
+    HOST,
+    PAGE_TOKENS,
+    check_buffer,
+    device_tokens,
+    pages,
+)
 from hisparse_sim.simulator.serving.missing import LayerMisses, MissesOf
 from hisparse_sim.simulator.serving.profiles import ProfileError
-from hisparse_sim.simulator.serving.models import Model
-from hisparse_sim.simulator.serving.profiles import ProfileError
-from hisparse_sim.simulator.serving.event_loop import Server, Workload, serve
 from hisparse_sim.simulator.serving.steptimes import StepTimes
 
 
@@ -32,7 +35,9 @@ def swap_in_on(link: Link, kernel: str, device_buffer_size: int, entry_bytes: in
     """Swap-in time of (requests, mean misses, misses of the busiest) on a link, see latency.py."""
 
     def swap_in(requests: int, misses: Floats, most: Floats) -> Floats:
-        return swap_in_us(link, kernel, requests, misses, device_buffer_size, entry_bytes, peak=most)
+        return swap_in_us(
+            link, kernel, requests, misses, device_buffer_size, entry_bytes, peak=most
+        )
 
     return swap_in
 
@@ -106,7 +111,9 @@ class Setting:
             self.deployment.model,
             self.device_buffer_size,
             self.misses,
-            swap_in_on(self.link, self.kernel, self.device_buffer_size, self.deployment.entry_bytes),
+            swap_in_on(
+                self.link, self.kernel, self.device_buffer_size, self.deployment.entry_bytes
+            ),
         )
 
     @cached_property
@@ -129,7 +136,9 @@ class Setting:
     def assumptions(self) -> tuple[str, ...]:
         """What the figures rest on that nobody may have said, a sentence each."""
         link, pulling = self.link, self.deployment.pulling_gpus
-        steps = f"step times, {self.steps.kind}: {self.steps.source}" if self.steps else self.no_steps
+        steps = (
+            f"step times, {self.steps.kind}: {self.steps.source}" if self.steps else self.no_steps
+        )
         return (
             *self.deployment.assumptions(),
             f"host link: {link.name}, {link.bulk_gb_s:,.0f} GB/s a GPU with {pulling} at once",

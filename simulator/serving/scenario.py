@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from hisparse_sim.policies import Policy
     from hisparse_sim.simulator.serving.missing import MissesOf, Origin
     from hisparse_sim.simulator.serving.prediction import Setting
-    from hisparse_sim.traces import OneTrace, Trace
+    from hisparse_sim.traces import OneTrace
 
 GIB = 1 << 30
 
@@ -53,7 +53,9 @@ class Scenario:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
         if self.host_gib is not None and self.host_memory_gib is not None:
-            raise ValueError("give host_gib (of a GPU) or host_memory_gib (of the machine), not both")
+            raise ValueError(
+                "give host_gib (of a GPU) or host_memory_gib (of the machine), not both"
+            )
         for name in ("device_pool_gib", "host_gib", "host_memory_gib"):
             value = getattr(self, name)
             if value is not None and not value > 0:
@@ -122,7 +124,9 @@ class Scenario:
             if self.trace is not None:
                 raise ValueError("give a trace to replay or a miss curve, not both")
             context = self.prompt + self.output_len / 2
-            given = curve = read_miss_curve(self.miss_curve, policy.name, context, model.top_k, start)
+            given = curve = read_miss_curve(
+                self.miss_curve, policy.name, context, model.top_k, start
+            )
             origin = curve.origin
             if curve.start not in ("", start):
                 notes += (f"the misses are those of a {curve.start} start, this is a {start} one",)

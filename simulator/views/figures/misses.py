@@ -12,7 +12,6 @@ from hisparse_sim.simulator.replay.totals import totals
 from hisparse_sim.simulator.views.figures.style import (
     COLOURS,
     DASHES,
-    draw_lines,
     from_zero,
     legend_beside,
     looks,
