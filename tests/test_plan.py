@@ -26,7 +26,8 @@ from hisparse_sim.simulator.serving.plan import (
 )
 from hisparse_sim.simulator.serving.prediction import Setting, serve_all, steps_for, swap_in_on
 from hisparse_sim.simulator.serving.profiles import ProfileError
-from hisparse_sim.simulator.serving.event_loop import Workload, serve
+from hisparse_sim.simulator.serving.served import serve
+from hisparse_sim.simulator.serving.workload import Workload
 from hisparse_sim.simulator.serving.steptimes import LAYOUTS, load_step_times
 
 GIB = 1 << 30

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO, Any, TypeVar, cast
 
 import numba
+import numba.extending
 from numba.core.caching import FunctionCache, IndexDataCacheFile
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -34,6 +35,12 @@ def compiled(function: F, keep: bool = True) -> F:
         with suppress(RuntimeError, OSError):
             loop._cache = _Cache(function)
     return cast(F, loop)
+
+
+def rule(function: F) -> F:
+    """Mark a function that compiled loops may call; it stays a plain Python function."""
+    marked: F = numba.extending.register_jitable(function)
+    return marked
 
 
 class _Cache(FunctionCache):

@@ -28,7 +28,8 @@ from hisparse_sim.simulator.serving.memory import (
 from hisparse_sim.simulator.serving.missing import LayerMisses, layer_misses
 from hisparse_sim.simulator.serving.models import load_model
 from hisparse_sim.simulator.serving.prediction import Setting, steps_for, swap_in_on
-from hisparse_sim.simulator.serving.event_loop import Workload, serve
+from hisparse_sim.simulator.serving.served import serve
+from hisparse_sim.simulator.serving.workload import Workload
 from hisparse_sim.simulator.serving.steptimes import LAYOUTS
 from hisparse_sim.traces import Trace, open_trace, sample_path
 from hisparse_sim.traces.file.units import refuse_blocks
@@ -132,7 +133,7 @@ class _Runs:
             setting = self.setting(entry, mode, pool_gib)
             served = serve(setting.server(), workload)
             how = f"{served.running:.0f} of {workload.concurrency} decode"
-            if served.finished:
+            if len(served.finished):
                 shares = served.times
                 how += (
                     f" at {served.tpot_ms(50):.1f} ms; prefill"
