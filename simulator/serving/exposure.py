@@ -105,8 +105,7 @@ class Exposure:
         )
         if self.mode == "overlap":
             waits = np.maximum(waits - attention_us[:, None] / layers, 0.0)
-        mean: Floats = waits.mean(axis=1)  # the replayed layers stand for all
-        return layers * mean
+        return layers * self.replayed.over_layers(waits)
 
     def step_us(
         self, requests: int, context: float, compute_us: float, attention_us: float

@@ -41,7 +41,7 @@ class Scenario:
     step_times: str | None = None  # a table's path or "aiconfigurator"; None: the shipped table
     prompt: int = 32_768  # tokens
     output_len: int = 8192  # tokens
-    trace: str | PathLike[str] | Trace | None = None  # to replay; None: the bundled sample
+    trace: str | PathLike[str] | Trace | None = None  # to replay; None: see demand.py
     miss_curve: str | Path | None = None  # rows of a sweep, instead of a replay
 
     def __post_init__(self) -> None:
@@ -66,6 +66,7 @@ class Scenario:
         """
         from functools import cache
 
+        from hisparse_sim.simulator.serving.demand import demand_of
         from hisparse_sim.simulator.serving.deployment import Deployment
         from hisparse_sim.simulator.serving.hardware import load_hardware
         from hisparse_sim.simulator.serving.missing import (
@@ -76,7 +77,7 @@ class Scenario:
         from hisparse_sim.simulator.serving.models import load_model
         from hisparse_sim.simulator.serving.prediction import Setting, steps_for
         from hisparse_sim.simulator.serving.steptimes import LAYOUTS
-        from hisparse_sim.traces import Trace, open_trace, sample_path
+        from hisparse_sim.traces import Trace, open_trace
         from hisparse_sim.traces.file.units import refuse_blocks
 
         model = load_model(self.model, self.profiles)
@@ -96,24 +97,28 @@ class Scenario:
         )
         deployment.check_weights()
         steps = steps_for(model, hardware, self.layout, self.kv_dtype, self.step_times)
-        trace = self.trace
-        trace = trace if isinstance(trace, Trace) else open_trace(trace or sample_path())
+        context = self.prompt + self.output_len // 2
+        default, note = demand_of(model, context)
+        trace = default if self.trace is None else self.trace
+        trace = trace if isinstance(trace, Trace) else open_trace(trace)
         refuse_blocks([trace], "serving models price")
-        notes: tuple[str, ...] = ()
-        if self.miss_curve is None and trace.metadata.model != model.name:
-            notes = (
-                f"misses from {trace.name} ({trace.metadata.model},"
-                f" {trace.metadata.provenance}), not from {model.name}",
-            )
+        if self.miss_curve is not None:
+            note = f"misses from {self.miss_curve}"
+        elif trace is not default:
+            note = f"misses from {trace.name} ({trace.metadata.model}, {trace.metadata.provenance})"
+            if trace.metadata.model != model.name:
+                note += f", not from {model.name}"
         start = "direct" if self.disaggregated else "staged"
 
         @cache
         def misses_of(policy: str, size: int) -> LayerMisses:
-            return layer_misses(trace, policy, size, start)
+            replayed = trace
+            if trace is default and context <= size:  # where all fits, a trace says nothing
+                replayed, _ = demand_of(model, 2 * size)
+            return layer_misses(replayed, policy, size, start)
 
         given: MissesOf = misses_of
         if self.miss_curve is not None:
-            context = self.prompt + self.output_len / 2
             given = read_miss_curve(self.miss_curve, policy, context, model.top_k)
         setting = Setting(
             deployment,
@@ -126,7 +131,7 @@ class Scenario:
             kernel=self.kernel,
             profiles=self.profiles,
         )
-        return Resolved(setting, given, trace, notes)
+        return Resolved(setting, given, trace, (note,))
 
 
 class Resolved(NamedTuple):
