@@ -1,7 +1,9 @@
 """hisparse-sim: cache-policy simulation and trace replay for the hot buffer of sparse attention.
 
-The names most used, from one place: `import hisparse_sim as hs; hs.replay(hs.sample_path(), "lru",
-4096)`."""
+Everything that a notebook needs, from one place: `import hisparse_sim as hs; hs.sweep().rows`.
+Functions are called like the commands and take their options, with the same defaults; an option
+that may be repeated is a plural argument (`--buffer 4096 --buffer 6144` is `buffers=[4096, 6144]`).
+"""
 
 import os
 import tempfile
@@ -10,36 +12,95 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hisparse_sim.policies import POLICIES, Policy
-    from hisparse_sim.simulator.replay import Replay, Sweep, replay, sweep
+    from hisparse_sim.policies import POLICIES, Policy, PolicyError, Setup, Step
+    from hisparse_sim.policies.hook import hook
+    from hisparse_sim.policies.per_token import lift
+    from hisparse_sim.simulator.replay import Replay, Sweep, replay
+    from hisparse_sim.simulator.serving.asking import check_config, plan, reproduce, serve
+    from hisparse_sim.simulator.serving.latency import measured_swap_ins, swap_in_us
+    from hisparse_sim.simulator.serving.profiles.listing import profiles
+    from hisparse_sim.simulator.serving.sweeps import curve, sweep
+    from hisparse_sim.simulator.views import figures
     from hisparse_sim.simulator.views.locality_view import locality
-    from hisparse_sim.traces import TraceError, open_trace, sample_path
+    from hisparse_sim.traces import (
+        Trace,
+        TraceError,
+        open_trace,
+        sample_path,
+        trace_from_array,
+        trace_from_frame,
+    )
+    from hisparse_sim.traces.capture.from_model import capture_hf
+
+    __version__: str
+
+# Name -> the module that holds it.
+_ROOM_OF = {
+    "POLICIES": "policies",
+    "Policy": "policies",
+    "PolicyError": "policies",
+    "Replay": "simulator.replay",
+    "Setup": "policies",
+    "Step": "policies",
+    "Sweep": "simulator.replay",
+    "Trace": "traces",
+    "TraceError": "traces",
+    "capture_hf": "traces.capture.from_model",
+    "check_config": "simulator.serving.asking",
+    "curve": "simulator.serving.sweeps",
+    "figures": "simulator.views.figures",
+    "hook": "policies.hook",
+    "lift": "policies.per_token",
+    "locality": "simulator.views.locality_view",
+    "measured_swap_ins": "simulator.serving.latency",
+    "open_trace": "traces",
+    "plan": "simulator.serving.asking",
+    "policies": "policies",
+    "profiles": "simulator.serving.profiles.listing",
+    "replay": "simulator.replay",
+    "reproduce": "simulator.serving.asking",
+    "sample_path": "traces",
+    "serve": "simulator.serving.asking",
+    "swap_in_us": "simulator.serving.latency",
+    "sweep": "simulator.serving.sweeps",
+    "trace_from_array": "traces",
+    "trace_from_frame": "traces",
+}
 
 __all__ = [
     "POLICIES",
     "Policy",
+    "PolicyError",
     "Replay",
+    "Setup",
+    "Step",
     "Sweep",
+    "Trace",
     "TraceError",
+    "__version__",
+    "capture_hf",
+    "check_config",
+    "curve",
+    "figures",
+    "hook",
+    "lift",
     "locality",
+    "measured_swap_ins",
     "open_trace",
+    "plan",
+    "policies",
+    "profiles",
     "replay",
+    "reproduce",
     "sample_path",
+    "serve",
+    "swap_in_us",
     "sweep",
+    "trace_from_array",
+    "trace_from_frame",
 ]
 
-_ROOM_OF = {
-    "POLICIES": "policies",
-    "Policy": "policies",
-    "Replay": "simulator.replay",
-    "Sweep": "simulator.replay",
-    "locality": "simulator.views.locality_view",
-    "replay": "simulator.replay",
-    "sweep": "simulator.replay",
-    "TraceError": "traces",
-    "open_trace": "traces",
-    "sample_path": "traces",
-}
+_MODULES = ("figures", "policies")  # names of modules, not of what one holds
 
 
 # Numba keeps machine code beside the source by default. There it outlives an uninstall, and what is
@@ -68,9 +129,14 @@ os.environ.setdefault("NUMBA_CACHE_DIR", str(_cache_folder()))
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("hisparse-sim")
     if name not in _ROOM_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_ROOM_OF[name]}"), name)
+    module = import_module(f"{__name__}.{_ROOM_OF[name]}")
+    return module if name in _MODULES else getattr(module, name)
 
 
 def __dir__() -> list[str]:

@@ -14,7 +14,7 @@ _TRACES = "hisparse_sim.traces.commands"
 _COMMANDS = {
     "curve": (f"{_SIMULATOR}.sweep:curve", "Draw misses per step, or their time, over a rolling window."),
     "gpu": (f"{_GPU}.gpu:gpu", "Replay and measure on an NVIDIA GPU."),
-    "policies": (f"{_SIMULATOR}.sweep:list_policies", "List the policies, one line each."),
+    "policies": (f"{_SIMULATOR}.policies:list_policies", "List the policies, one line each."),
     "plan": (f"{_SIMULATOR}.deployment:plan", "Choose device_buffer_size and host_to_device_ratio."),
     "report": (f"{_SIMULATOR}.report:report", "One HTML page of what was found."),
     "reproduce": (f"{_SIMULATOR}.deployment:reproduce", "Redo published figures."),

@@ -21,6 +21,7 @@ from numba.extending import intrinsic, overload, register_jitable
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
+_MARK = "is_hook"
 LANES = 16  # elements that `split` may write beyond the end of what it returns
 
 _INT16, _INT32, _INT64 = ir.IntType(16), ir.IntType(32), ir.IntType(64)
@@ -29,7 +30,13 @@ _INT16, _INT32, _INT64 = ir.IntType(16), ir.IntType(32), ir.IntType(64)
 def hook(function: Function) -> Function:
     """Mark `function` as one that compiled code may call; it stays a plain Python function."""
     marked: Function = register_jitable(forceinline=True)(function)
+    marked.__dict__[_MARK] = True
     return marked
+
+
+def is_hook(function: Callable[..., Any]) -> bool:
+    """Return whether a function is marked with `hook`."""
+    return _MARK in getattr(function, "__dict__", ())
 
 
 @hook

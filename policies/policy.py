@@ -47,6 +47,10 @@ class Setup(NamedTuple):
     first_access: Indices  # [T] likewise
 
 
+class PolicyError(ValueError):
+    """A policy that cannot be found, compiled or replayed: one sentence that says what to mend."""
+
+
 @dataclass(frozen=True)
 class Policy:
     """An eviction policy.
@@ -70,3 +74,4 @@ class Policy:
     state: Callable[[Setup], Any]
     step: Callable[[Any, Step, int], None]
     needs_future: bool = False
+    seeded: bool = False  # its misses depend on the seed

@@ -75,4 +75,5 @@ RANDOM = Policy(
     reference="splitmix64: Steele, Lea and Flood 2014, doi:10.1145/2714064.2660195",
     state=state,
     step=step,
+    seeded=True,
 )

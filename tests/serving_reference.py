@@ -84,17 +84,17 @@ class Rank:
         free = self.pool.logical_tokens - self.logical()
         if self.pool.hierarchical:
             free = min(free, self.pool.device_tokens - self.device())
-        needed = pages(request.length) + PAGE
         if self.role == "prefill":
-            return needed <= free
+            return pages(request.length) + PAGE <= free
         joined = [r for r, _ in self.work]
         promised: float = sum(min(r.left, CLIP) for r in self.running)
-        if self.pool.scaled or not self.pool.ignore_eos:
+        if self.pool.scaled:
             promised *= self.ratio
         promised += sum(min(r.left, CLIP) for r in joined)
         free -= PAGE * len(joined)
         if not self.pool.ignore_eos:
             return request.length + min(request.left, CLIP) + PAGE < free - promised
+        needed = pages(request.length) + (PAGE if self.pool.engine.admits_with_page else 0)
         if needed > free - promised:
             return False
         free -= needed
@@ -197,9 +197,8 @@ class Reference:
         self.clients = load.concurrency or len(load)
         self.requests: list[Request] = []
         for i in range(len(load)):
-            longest = server.longest_output(int(load.prompt_len[i]))
-            if longest >= 1:
-                output = min(int(load.output_len[i]), longest)
+            output = server.output(int(load.prompt_len[i]), int(load.output_len[i]))
+            if output >= 1:
                 self.requests.append(
                     Request(
                         len(self.requests),

@@ -23,6 +23,7 @@ from hisparse_sim.simulator.serving.admission import (
     start,
     waits,
 )
+from hisparse_sim.simulator.serving.engines import load_engine
 
 
 def rank_of(pool: Pool, *requests: tuple[int, int, int], budget: int = 100_000) -> State:
@@ -96,8 +97,12 @@ def test_admission_charges_the_future_of_those_that_run() -> None:
     assert not admits(Pool(used - 1, used - 1), 6400, 1, running)
     assert admits(Pool(used, used), 6400, 1, running)
     scaled = used - 4096 + 2868  # 0.7 x 4096 = 2867.2
-    assert not admits(Pool(scaled - 1, scaled - 1, scaled=True), 6400, 1, running)
-    assert admits(Pool(scaled, scaled, scaled=True), 6400, 1, running)
+    old = load_engine("sglang-0.5.21")
+    assert not admits(Pool(scaled - 1, scaled - 1, engine=old), 6400, 1, running)
+    assert admits(Pool(scaled, scaled, engine=old), 6400, 1, running)
+    no_page, older = scaled - 64, load_engine("sglang-0.5.20")
+    assert not admits(Pool(no_page - 1, no_page - 1, engine=older), 6400, 1, running)
+    assert admits(Pool(no_page, no_page, engine=older), 6400, 1, running)
 
 
 def test_admission_of_requests_that_may_stop_early() -> None:

@@ -238,7 +238,8 @@ def test_cut_and_damaged_answers(tmp_path: Path) -> None:
         (text[:-3], "not complete JSON"),
         (text[: value + 9] + "!" + text[value + 10 :], "damaged"),
         ("[" * 100_000, "JSON"),
-        ("", "JSON"),
+        ("", "answer.json is empty"),
+        (" ", "JSON"),
         ('{"meta_info": {}}', "--enable-return-indexer-topk"),
         ('{"meta_info": 3}', "--enable-return-indexer-topk"),
         ('{"meta_info": {"indexer_topk": null}}', "--enable-return-indexer-topk"),
@@ -337,7 +338,7 @@ def test_spoilt_values_of_rows(tmp_path: Path) -> None:
     ):  # fmt: skip
         source.write_text(json.dumps({**good, key: value}))
         assert key in refused(tmp_path, source)
-    source.write_text("")
+    source.write_text("\n")
     assert "holds no rows" in refused(tmp_path, source, "jsonl")
 
 

@@ -242,7 +242,7 @@ def test_order_of_memory_does_not_matter(tmp_path: Path) -> None:
 
 def test_files_that_are_none(tmp_path: Path) -> None:
     (tmp_path / "folder.npy").mkdir()
-    assert "is no file" in refused(tmp_path, tmp_path / "folder.npy", prompt_len=9)
+    assert "is a folder, not a file" in refused(tmp_path, tmp_path / "folder.npy", prompt_len=9)
     (tmp_path / "text.npy").write_text("1 2 3")
     assert "is no .npy file" in refused(tmp_path, tmp_path / "text.npy", prompt_len=9)
     np.savez(tmp_path / "two.npz", a=np.zeros(3), b=np.zeros(3))

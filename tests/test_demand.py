@@ -7,6 +7,7 @@ import pickle
 import numpy as np
 import pytest
 
+from hisparse_sim.policies import get_policy
 from hisparse_sim.simulator.serving.demand import demand_of, profile_of
 from hisparse_sim.simulator.serving.missing import layer_misses
 from hisparse_sim.simulator.serving.models import load_model
@@ -80,15 +81,15 @@ def test_the_trace_is_the_same_in_another_process() -> None:
 
 def test_where_the_context_fits_the_buffer() -> None:
     # Nothing is missed there; what grows beyond is priced by a longer context's misses.
-    found = Scenario(prompt=1000, output_len=200).resolve("hisparse", "lru").misses_of("lru", 4096)
+    found = Scenario(prompt=1000, output_len=200).resolve("hisparse", get_policy("lru")).misses_of("lru", 4096)
     assert found.context == pytest.approx(8192, abs=1)
 
 
 def test_a_trace_of_ones_own_is_taken_and_said() -> None:
-    found = Scenario(trace=sample_path()).resolve("hisparse", "lru")
+    found = Scenario(trace=sample_path()).resolve("hisparse", get_policy("lru"))
     assert found.misses_of("lru", 4096).trace == "sample"
     assert found.notes[0].startswith("misses from sample (SmolLM2")
     assert found.notes[0].endswith("not from glm-5.1")
-    default = Scenario().resolve("hisparse", "lru")
-    assert default.trace.name == "glm-5.1-36864"
-    assert default.trace.metadata.provenance == "synthetic"
+    default = Scenario().resolve("hisparse", get_policy("lru"))
+    assert default.origin.trace == "glm-5.1-36864"
+    assert default.origin.provenance == "synthetic"

@@ -13,6 +13,7 @@ from hisparse_sim.simulator.serving.deployment import (
     rank_weight_bytes,
     shortages,
 )
+from hisparse_sim.simulator.serving.engines import load_engine
 from hisparse_sim.simulator.serving.hardware import hardware_names, load_hardware
 from hisparse_sim.simulator.serving.models import load_model
 from hisparse_sim.simulator.serving.profiles import ProfileError
@@ -139,9 +140,14 @@ def test_own_hardware(tmp_path: Path) -> None:
 def test_unbudgeted_keys_come_out_of_the_reserve() -> None:
     # 30 GiB at R = 8: 321,600 x 7 tokens x 10,296 bytes = 23.2 GB beside the pool, reserve 22.2 GB.
     old = Deployment(
-        GLM, H200, TP8, pool_bytes=30 * GIB, host_bytes=250 * GIB, keys_budgeted="once"
+        GLM,
+        H200,
+        TP8,
+        pool_bytes=30 * GIB,
+        host_bytes=250 * GIB,
+        engine=load_engine("sglang-0.5.16"),
     )
-    assert old.unbudgeted_key_bytes(8) == 321_600 * 7 * 10_296
+    assert old.unbudgeted_bytes(8) == 321_600 * 7 * 10_296
     found = old.capacity(8, 4096, 40_960)
     assert (found.requests, found.limit) == (0, "GPU reserve")
     assert "indexer keys of 23.2 GB beside the pool exceed the reserve of 22.2 GB" in found.reason

@@ -147,7 +147,7 @@ def test_throughput_draws_closed_loops() -> None:
     }
     assert lines == {"baseline": ([8, 16], [10, 20]), "hisparse": ([8, 16], [15, 40])}
     assert axes.get_ylabel() == "output tokens per second"
-    with pytest.raises(ValueError, match="--concurrency"):
+    with pytest.raises(ValueError, match="`concurrencies`"):
         figures.throughput(SERVED[SERVED["load"] == "2/s"])
     with pytest.raises(ValueError, match="missing: mode"):
         figures.throughput(SERVED.drop(columns="mode"))

@@ -303,7 +303,7 @@ def test_result_files_come_back(tmp_path):
     path.write_text("{}")
     with pytest.raises(TraceError, match="is no result file of"):
         read_rows(path)
-    with pytest.raises(TraceError, match="cannot be read"):
+    with pytest.raises(TraceError, match="does not exist"):
         read_rows(tmp_path / "absent.json")
 
 

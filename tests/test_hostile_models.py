@@ -22,15 +22,11 @@ import tiny_models  # noqa: E402
 from hisparse_sim.cli import cli  # noqa: E402
 from hisparse_sim.traces import TraceError, open_trace
 from hisparse_sim.traces.capture import models
-from hisparse_sim.traces.capture.huggingface import (  # noqa: E402
-    IndexerTap,
-    Prompt,
-    Sampling,
-    Settings,
-    capture,
-)
+from hisparse_sim.traces.capture.forward import Sampling  # noqa: E402
+from hisparse_sim.traces.capture.huggingface import Prompt, Settings, capture  # noqa: E402
 from hisparse_sim.traces.capture.indexer_training import learn  # noqa: E402
 from hisparse_sim.traces.capture.oracle import AttentionOracle  # noqa: E402
+from hisparse_sim.traces.capture.taps import IndexerTap  # noqa: E402
 
 QUERY = "model.layers.1.self_attn.q_proj.weight"
 
@@ -116,7 +112,7 @@ def test_a_damaged_model_is_refused_and_never_executed(
 
 def test_weights_that_would_be_random_are_named(folder: Path) -> None:
     lacking(folder)
-    with pytest.raises(TraceError, match=rf"lacks {QUERY} \(1 such\).*--random-weights"):
+    with pytest.raises(TraceError, match=rf"lacks {QUERY} \(1 such\).*`random_weights`"):
         models.load(str(folder), dtype="float32", device="cpu")
     assert models.load(str(folder), device="cpu", random_seed=0).random
 

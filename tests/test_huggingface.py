@@ -16,15 +16,10 @@ import tiny_models  # noqa: E402
 
 from hisparse_sim.traces import TraceError, open_trace
 from hisparse_sim.traces.capture import huggingface, models
-from hisparse_sim.traces.capture.huggingface import (  # noqa: E402
-    IndexerTap,
-    Prompt,
-    Sampling,
-    Settings,
-    capture,
-    indexers,
-)
+from hisparse_sim.traces.capture.forward import Sampling  # noqa: E402
+from hisparse_sim.traces.capture.huggingface import Prompt, Settings, capture  # noqa: E402
 from hisparse_sim.traces.capture.oracle import AttentionOracle  # noqa: E402
+from hisparse_sim.traces.capture.taps import IndexerTap, indexers  # noqa: E402
 
 PROMPT, STEPS, TOP_K = 40, 20, 8  # TOP_K is that of the tiny models' indexers
 DSA = {"deepseek_v32": tiny_models.deepseek, "glm_moe_dsa": tiny_models.glm}

@@ -110,7 +110,7 @@ CHANGES = {
     "seed": {"seed": 1},
     "start": {"start": "direct"},
     "steps": {"steps": (0, 50)},
-    "buffer": {"buffer_sizes": [12]},
+    "buffer": {"buffers": [12]},
 }
 
 
@@ -118,7 +118,7 @@ CHANGES = {
 def test_work_under_other_settings_is_not_taken(
     path: Path, tmp_path: Path, change: dict[str, object]
 ) -> None:
-    settings = {"policies": ["random"], "buffer_sizes": [16], "keep": tmp_path / "kept"}
+    settings = {"policies": ["random"], "buffers": [16], "keep": tmp_path / "kept"}
     hs.sweep(path, **settings)  # type: ignore[arg-type]
     changed = {**settings, **change}
     expected = hs.sweep(path, **{**changed, "keep": None})  # type: ignore[arg-type]

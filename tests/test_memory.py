@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from hisparse_sim.simulator.serving.engines import load_engine
 from hisparse_sim.simulator.serving.memory import (
     baseline_pool_tokens,
     capacity,
@@ -29,9 +30,9 @@ def test_pages() -> None:
 
 def test_device_pool_shrinks_as_the_ratio_grows() -> None:
     # One token: 78 layers x (1152 + 132 R). R = 1: 100,152 bytes; R = 8: 172,224 bytes.
-    assert device_pool_tokens(100_152 * 6400, 78, 1152, 1) == 6400
-    assert device_pool_tokens(100_152 * 6400 - 1, 78, 1152, 1) == 6400 - 64  # whole pages
-    assert device_pool_tokens(172_224 * 6400, 78, 1152, 8) == 6400
+    assert device_pool_tokens(GLM, "bf16", 1, 100_152 * 6400) == 6400
+    assert device_pool_tokens(GLM, "bf16", 1, 100_152 * 6400 - 1) == 6400 - 64  # whole pages
+    assert device_pool_tokens(GLM, "bf16", 8, 172_224 * 6400) == 6400
     assert baseline_pool_tokens(GLM, "bf16", 100_152 * 6400) == 6400
     assert baseline_pool_tokens(GLM, "bf16", 100_152 * 6400 - 1) == 6400 - 64
 
@@ -123,19 +124,28 @@ def test_host_pool_that_does_not_fit_stops_the_start() -> None:
 
 
 def test_longest_request_is_the_pool_not_pool_times_ratio() -> None:
-    # R = 16: P = 126,464 although 2,023,424 tokens fit on the host.
-    assert capacity(GLM, "bf16", 16, 4096, 126_463, 30 * GIB, 250 * GIB).requests > 0
-    found = capacity(GLM, "bf16", 16, 4096, 126_464, 30 * GIB, 250 * GIB)
+    # R = 16: P = 126,464 although 2,023,424 tokens fit on the host; the longest prompt is P - 7.
+    assert capacity(GLM, "bf16", 16, 4096, 126_457, 30 * GIB, 250 * GIB).requests > 0
+    found = capacity(GLM, "bf16", 16, 4096, 126_458, 30 * GIB, 250 * GIB)
     assert (found.requests, found.limit) == (0, "length")
-    assert "126,464 tokens exceed the longest request, 126,463, set by the device pool" in (
+    assert "126,458 tokens is longer than 126,457, the longest that the device pool" in (
         found.reason
     )
 
 
+def test_a_cut_output_makes_the_request_shorter() -> None:
+    # 126,464 - 120,000 - 64 - 1 = 6,399 of 20,000; 2,023,424 tokens hold 16 of 126,400.
+    found = capacity(GLM, "bf16", 16, 4096, 140_000, 30 * GIB, 250 * GIB, output=20_000)
+    assert (found.requests, found.limit, found.output) == (16, "indexer keys", 6399)
+    none = capacity(GLM, "bf16", 16, 4096, 126_458, 30 * GIB, 250 * GIB, output=1)
+    assert (none.requests, none.limit, none.output) == (0, "length", 0)  # accepted, no room
+    assert "room for 0 of the 1 output tokens" in none.reason
+
+
 def test_longest_request_by_the_context() -> None:
-    found = capacity(GLM, "bf16", 2, 4096, 202_752, 60 * GIB, 500 * GIB)
+    found = capacity(GLM, "bf16", 2, 4096, 202_746, 60 * GIB, 500 * GIB)
     assert (found.requests, found.limit) == (0, "length")
-    assert "longest request, 202,751, set by the context of glm-5.1" in found.reason
+    assert "longer than 202,745, the longest that the context of 202,752" in found.reason
 
 
 def test_no_pool_at_all() -> None:
@@ -159,8 +169,7 @@ def test_what_the_engine_refuses(ratio: int, buffer: int, tokens: int, message: 
 
 def test_engines_that_budgeted_one_key_a_token() -> None:
     # P as without HiSparse: 30 GiB / 100,152 = 321,600 whatever the ratio.
-    found = capacity(GLM, "bf16", 8, 4096, 40_960, 30 * GIB, 250 * GIB, keys_budgeted="once")
+    old = load_engine("sglang-0.5.16")
+    found = capacity(GLM, "bf16", 8, 4096, 40_960, 30 * GIB, 250 * GIB, engine=old)
     assert (found.pool_tokens, found.logical_tokens) == (321_600, 2_572_800)
     assert (found.requests, found.limit) == (62, "indexer keys")
-    with pytest.raises(ValueError, match="unknown key budget 'none'; known: all, once"):
-        capacity(GLM, "bf16", 8, 4096, 40_960, 30 * GIB, 250 * GIB, keys_budgeted="none")

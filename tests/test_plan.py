@@ -24,8 +24,7 @@ from hisparse_sim.simulator.serving.plan import (
     policy_value,
     scale_misses,
 )
-from hisparse_sim.simulator.serving.prediction import Setting, serve_all, steps_for, swap_in_on
-from hisparse_sim.simulator.serving.profiles import ProfileError
+from hisparse_sim.simulator.serving.prediction import Setting, serve_all, swap_in_on
 from hisparse_sim.simulator.serving.served import serve
 from hisparse_sim.simulator.serving.workload import Workload
 from hisparse_sim.simulator.serving.steptimes import LAYOUTS, load_step_times
@@ -68,7 +67,9 @@ def test_residents_by_hand() -> None:
         "device pool",
     )
     assert setting(max_running_requests=40).resident(32_768, 8192) == (5, "max-running-requests")
-    assert setting().resident(90_000, 8192) == (0, "length")
+    assert setting().resident(91_962, 8192) == (0, "length")
+    # Cut to 91,968 - 90,048 - 65 = 1,855 tokens, not refused.
+    assert setting().resident(90_000, 8192) == (1, "prefill headroom")
 
 
 def test_swap_in_near_the_measured_points() -> None:
@@ -180,9 +181,9 @@ def test_targets() -> None:
 def test_nothing_fits() -> None:
     found = make_plan(setting(), Aim(300_000, 1000, 8), made_up)
     assert found.best is None
-    assert found.reasons[0].startswith("nothing fits: 301,000 tokens exceed the longest request")
+    assert found.reasons[0].startswith("nothing fits: the prompt of 300,000 tokens is longer")
     assert found.baseline["requests"] == 0
-    assert "exceed the pool of 158,144" in found.baseline["reason"]
+    assert "158,137, the longest that the device pool of 158,144" in found.baseline["reason"]
 
 
 def test_small_load_needs_no_hisparse() -> None:
@@ -289,17 +290,6 @@ def test_host_pool_that_does_not_fit_cannot_serve() -> None:
     small = replace(setting(), deployment=replace(DEPLOYMENT, host_bytes=10 * GIB))
     with pytest.raises(ValueError, match="the host pool of"):
         _ = small.pool
-
-
-def test_steps_for_machines_without_data() -> None:
-    table = steps_for(GLM, load_hardware("h20"), "dp8-tp8", "bf16")
-    assert table.decode_us(4, 36_864) == STEPS.decode_us(4, 36_864)
-    assert table.prefill_rest_chunk_us(1000) == pytest.approx(
-        6.7 * STEPS.prefill_rest_chunk_us(1000)
-    )
-    assert "modelled from h200" in table.source
-    with pytest.raises(ProfileError, match="no compute data for rtx-pro-6000"):
-        steps_for(GLM, load_hardware("rtx-pro-6000"), "dp8-tp8", "bf16")
 
 
 def test_misses_of_the_sample() -> None:

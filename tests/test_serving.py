@@ -167,9 +167,9 @@ def test_growth_retracts_the_youngest_and_all_finish() -> None:
 def test_outputs_are_cut_to_what_can_fit() -> None:
     # Longest request 1,919; a prompt of 1,000 takes 1,024 in pages, and a page is kept.
     pool = Pool(1920, 1920)
-    assert pool.longest_output(1000) == 1920 - 1024 - 64 - 1
-    assert pool.longest_output(1914) == 0
-    assert Pool(9600, 9600, context=1500).longest_output(1000) == 498
+    assert pool.length(1000, 900).output == 1920 - 1024 - 64 - 1
+    assert pool.length(1914, 1).outcome == "refused"
+    assert Pool(9600, 9600, context=1500).length(1000, 499).output == 498
     served = serve(server(pool), Workload(1000, 900, 3, concurrency=1))
     assert (served.cut, served.refused) == (3, 0)
     assert {request.output for request in served.finished} == {831}

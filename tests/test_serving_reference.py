@@ -10,6 +10,7 @@ from serving_reference import Reference
 from test_serving import exposure, table
 
 from hisparse_sim.simulator.serving.admission import Pool
+from hisparse_sim.simulator.serving.engines import load_engine
 from hisparse_sim.simulator.serving.served import Served, Server, serve
 from hisparse_sim.simulator.serving.workload import Requests
 
@@ -20,7 +21,11 @@ def servers(draw: st.DrawFn) -> Server:
     device = max(64 * draw(st.integers(20, 250)), buffer + 64)
     factor = draw(st.integers(1, 6)) if buffer else 1
     pool = Pool(
-        device, device * factor, buffer, ignore_eos=draw(st.booleans()), scaled=draw(st.booleans())
+        device,
+        device * factor,
+        buffer,
+        ignore_eos=draw(st.booleans()),
+        engine=load_engine(draw(st.sampled_from(["sglang-0.5.20", "sglang-0.5.21", "sglang-0.5.23"]))),
     )
     apart = draw(st.integers(0, 2))
     return Server(

@@ -206,9 +206,9 @@ def test_one_read_serves_all_runs_of_a_part(path: Path, monkeypatch: pytest.Monk
     ("arguments", "error", "words"),
     [
         ({"policies": ["lur"]}, ValueError, "unknown policy 'lur'; known are lru"),
-        ({"buffer_sizes": [7]}, TraceError, "top_k = 8 positions at once"),
-        ({"buffer_sizes": [32768]}, ValueError, "not in 1..32767"),
-        ({"buffer_sizes": []}, ValueError, "nothing to sweep"),
+        ({"buffers": [7]}, TraceError, "top_k = 8 positions at once"),
+        ({"buffers": [32768]}, ValueError, "not in 1..32767"),
+        ({"buffers": []}, ValueError, "nothing to sweep"),
         ({"start": "warm"}, ValueError, "warm start is not built yet"),
         ({"start": "cold"}, ValueError, "choose staged or direct"),
         ({"layers": [2]}, TraceError, "has no layer 2; it has 0, 3"),
@@ -216,7 +216,7 @@ def test_one_read_serves_all_runs_of_a_part(path: Path, monkeypatch: pytest.Monk
     ],
 )
 def test_bad_arguments(path: Path, arguments: dict, error: type[Exception], words: str) -> None:
-    given = {"policies": ["lru"], "buffer_sizes": [16], **arguments}
+    given = {"policies": ["lru"], "buffers": [16], **arguments}
     with pytest.raises(error, match=words):
         hs.sweep(path, **given)
 

@@ -10,13 +10,14 @@ Names load their module when first used, so that the command line starts without
 """
 
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hisparse_sim.traces.demand import Demand, Ragged
     from hisparse_sim.traces.errors import TraceError
     from hisparse_sim.traces.files import atomic_path
+    from hisparse_sim.traces.file.given import OneTrace, Traces, as_trace, as_traces, sample_path
+    from hisparse_sim.traces.file.in_memory import trace_from_array, trace_from_frame
     from hisparse_sim.traces.file.metadata import PROVENANCES, Metadata
     from hisparse_sim.traces.file.reader import Part, Trace, open_trace
     from hisparse_sim.traces.file.sampling import sample
@@ -29,18 +30,24 @@ __all__ = [
     "Demand",
     "LayerInfo",
     "Metadata",
+    "OneTrace",
     "Part",
     "Ragged",
     "Trace",
     "TraceError",
     "TraceInfo",
     "TraceWriter",
+    "Traces",
     "Validation",
+    "as_trace",
+    "as_traces",
     "atomic_path",
     "info",
     "open_trace",
     "sample",
     "sample_path",
+    "trace_from_array",
+    "trace_from_frame",
     "validate",
 ]
 
@@ -49,6 +56,13 @@ _MODULE_OF = {
     "Ragged": "demand",
     "TraceError": "errors",
     "atomic_path": "files",
+    "OneTrace": "file.given",
+    "Traces": "file.given",
+    "as_trace": "file.given",
+    "as_traces": "file.given",
+    "sample_path": "file.given",
+    "trace_from_array": "file.in_memory",
+    "trace_from_frame": "file.in_memory",
     "PROVENANCES": "file.metadata",
     "Metadata": "file.metadata",
     "Part": "file.reader",
@@ -69,7 +83,3 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
 
-
-def sample_path() -> Path:
-    """Return the bundled trace: 6 layers, 512 steps of a 32k document (see its metadata)."""
-    return Path(__file__).parent / "data" / "sample.parquet"

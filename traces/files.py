@@ -1,9 +1,10 @@
-"""Writing a file so that it is either complete or not there."""
+"""Reading files only, and writing one so that it is either complete or not there."""
 
 import os
 import secrets
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from io import BufferedReader
 from pathlib import Path
 
 from hisparse_sim.traces.errors import TraceError
@@ -40,6 +41,29 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
             raise
     except OSError as error:
         raise TraceError(f"{path} cannot be written: {error.strerror or error}") from error
+
+
+@contextmanager
+def opened(path: str | os.PathLike[str], what: str = "file") -> Iterator[BufferedReader]:
+    """Open a file to read its bytes. `what` it should be is said where it is none.
+
+    A pipe is refused: files are looked into before they are read, and one that nobody writes to
+    would be waited for without end.
+
+    Raises TraceError naming `path` if it cannot be read (an OSError inside the block counts).
+    """
+    target = Path(path)
+    try:
+        if target.is_dir():
+            raise TraceError(f"{path} is a folder, not a {what}")
+        if target.exists() and not target.is_file():
+            raise TraceError(f"{path} is a device or pipe, not a {what}: save it as a file first")
+        with target.open("rb") as file:
+            yield file
+    except FileNotFoundError:
+        raise TraceError(f"{path} does not exist") from None
+    except OSError as error:
+        raise TraceError(f"{path} cannot be read: {error.strerror or error}") from error
 
 
 def refuse_input(output: str | os.PathLike[str], inputs: Iterable[str | os.PathLike[str]]) -> None:

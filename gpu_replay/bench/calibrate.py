@@ -6,6 +6,7 @@ Both minimise the squared relative error.
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from reprlib import repr as clipped
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 
 from hisparse_sim.gpu_replay.bench.results import read_machine, read_rows
 from hisparse_sim.simulator.serving.latency import KERNELS, KernelCost, Link, swap_in_us
-from hisparse_sim.traces import atomic_path
+from hisparse_sim.traces import TraceError, atomic_path
 
 Floats = NDArray[np.float64]
 Rows = Sequence[Mapping[str, Any]]
@@ -23,6 +24,9 @@ BATCHES = (1, 8, 32)
 MISSES = (0, 32, 128, 512, 1024)
 BUFFERS = (2048, 4096, 6144)
 ENTRY_BYTES = (656, 1152)
+
+_MACHINE = ("gpu", "pcie_generation", "pcie_width", "driver", "sglang", "host_to_device_gb_s")
+_COLUMNS = ("batch", "misses", "buffer", "entry_bytes", "sglang_us", "native_us")
 
 
 def least_squares(
@@ -142,9 +146,12 @@ def _quality(rows: Rows, link: Link) -> dict[str, tuple[float, float]]:
 
 def calibrate_from(path: Path, name: str) -> tuple[Link, dict[str, tuple[float, float]]]:
     """Fit a result file of `gpu bench`; returns the profile and its errors per kernel."""
-    machine = read_machine(path)
-    rows = read_rows(path)
-    link = fit_profile(rows, name, *_provenance(machine), float(machine["host_to_device_gb_s"]))
+    machine = read_machine(path, _MACHINE)
+    rows = read_rows(path, _COLUMNS)
+    bulk_gb_s = machine["host_to_device_gb_s"]
+    if isinstance(bulk_gb_s, bool) or not isinstance(bulk_gb_s, int | float) or bulk_gb_s <= 0:
+        raise TraceError(f"{path}: host_to_device_gb_s is {clipped(bulk_gb_s)}, expected a rate")
+    link = fit_profile(rows, name, *_provenance(machine), float(bulk_gb_s))
     return link, _quality(rows, link)
 
 

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hisparse_sim.gpu_replay.kernels.build import GpuError, require_gpu
-from hisparse_sim.gpu_replay.kernels import get_kernel
 from hisparse_sim.gpu_replay.harness.pools import Pools, make_pools
 from hisparse_sim.gpu_replay.harness.timing import capture, interval, time_graphs, timer_us
+from hisparse_sim.gpu_replay.kernels import get_kernel
+from hisparse_sim.gpu_replay.kernels.build import GpuError, require_gpu
 
 GATHER_BLOCKS = (8, 16, 32, 64, 132)  # grids tried for the copy alone
 CONTEXT = 32768  # tokens of a request, or as many as a point needs

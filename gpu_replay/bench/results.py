@@ -3,10 +3,12 @@
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from reprlib import repr as clipped
 from typing import Any
 
 from hisparse_sim.simulator.replay.former_names import COLUMNS
 from hisparse_sim.traces import TraceError, atomic_path
+from hisparse_sim.traces.documents import read_json
 
 
 def write_result(
@@ -24,22 +26,46 @@ def write_result(
         temporary.write_text(f'{text},\n "rows": [\n{lines}\n ]\n}}\n', encoding="utf-8")
 
 
-def _read(path: Path, key: str) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))[key]
-    except OSError as error:
-        raise TraceError(f"{path} cannot be read: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError):
-        raise TraceError(f"{path} is no result file of `gpu bench`: it has no {key}") from None
+def _read(path: Path, key: str, kind: type) -> Any:
+    found = read_json(path)
+    value = found.get(key) if isinstance(found, dict) else None
+    if not isinstance(value, kind):
+        raise TraceError(f"{path} is no result file of `gpu bench`: it has no {key}")
+    return value
 
 
-def read_rows(path: Path) -> list[dict[str, Any]]:
-    """The rows of a result file; TraceError if it is none."""
-    rows: list[dict[str, Any]] = _read(path, "rows")
-    return [{COLUMNS.get(name, name): value for name, value in row.items()} for row in rows]
+def read_rows(path: Path, needed: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """The rows of a result file; TraceError if it is none.
+
+    The `needed` columns hold numbers from 0, and those of times (`*_us`) numbers above 0.
+    """
+    return [
+        _row(row, needed, f"{path} is no result file of `gpu bench`: row {number}")
+        for number, row in enumerate(_read(path, "rows", list))
+    ]
 
 
-def read_machine(path: Path) -> dict[str, Any]:
-    """The machine of a result file; TraceError if it is none."""
-    machine: dict[str, Any] = _read(path, "machine")
+def _row(found: Any, needed: Sequence[str], place: str) -> dict[str, Any]:
+    if not isinstance(found, dict):
+        raise TraceError(f"{place} is no object")
+    named: dict[str, Any] = found
+    row = {COLUMNS.get(name, name): value for name, value in named.items()}
+    for column in (*needed, *(name for name in row if name.endswith("_us"))):
+        value = row.get(column)
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or value < 0
+            or (value == 0 and column.endswith("_us"))
+        ):
+            raise TraceError(f"{place} has {clipped(value)} as {clipped(column)}")
+    return row
+
+
+def read_machine(path: Path, keys: Sequence[str] = ()) -> dict[str, Any]:
+    """The machine of a result file; TraceError if it is none, or lacks one of `keys`."""
+    machine: dict[str, Any] = _read(path, "machine", dict)
+    for key in keys:
+        if key not in machine:
+            raise TraceError(f"{path} is no result file of `gpu bench`: its machine has no {key}")
     return machine

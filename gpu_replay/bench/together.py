@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from hisparse_sim.gpu_replay.bench.grid import CONTENDERS, Bench, Point, pool_sets
-from hisparse_sim.gpu_replay.kernels.build import require_gpu
 from hisparse_sim.gpu_replay.harness.host_memory import (
     fill_random,
     numa_node,
@@ -26,10 +25,7 @@ from hisparse_sim.gpu_replay.harness.host_memory import (
     shared_file,
     used_bytes,
 )
-from hisparse_sim.gpu_replay.kernels import get_kernel
-from hisparse_sim.gpu_replay.kernels.kernel import PAGE
 from hisparse_sim.gpu_replay.harness.machine import COPY_BYTES, describe_machine
-from hisparse_sim.gpu_replay.kernels.native import ANY_SIZES, load_native
 from hisparse_sim.gpu_replay.harness.several import Member, run_together
 from hisparse_sim.gpu_replay.harness.timing import (
     QUEUE_US,
@@ -40,6 +36,10 @@ from hisparse_sim.gpu_replay.harness.timing import (
     record,
     timer_us,
 )
+from hisparse_sim.gpu_replay.kernels import get_kernel
+from hisparse_sim.gpu_replay.kernels.build import require_gpu
+from hisparse_sim.gpu_replay.kernels.kernel import PAGE
+from hisparse_sim.gpu_replay.kernels.native import ANY_SIZES, load_native
 
 WINDOW_US = 60_000.0  # a measurement lasts so long at least: starts that differ do not count
 MOST_REPLAYS = 900  # what the driver queues before it makes the host wait

@@ -1,18 +1,9 @@
-"""Options of sweep and curve for what misses cost, and the profiles that they name."""
-
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+"""Options of sweep and curve for what misses cost."""
 
 import click
 
 from hisparse_sim.simulator.commands.setting_options import kernel_option
 from hisparse_sim.traces.commands.options import combined
-from hisparse_sim.traces.terminal import note
-
-if TYPE_CHECKING:
-    from hisparse_sim.simulator.serving.costs import SwapIn
-    from hisparse_sim.simulator.serving.models import Model
-    from hisparse_sim.traces import Trace
 
 model_option = click.option(
     "--model",
@@ -34,28 +25,3 @@ swap_in_options = combined(
     ),
     click.option("--profiles", type=click.Path(), help="TOML file with your own models and links."),
 )
-
-
-def choose_model(
-    name: str | None, opened: Sequence["Trace"], profiles: str | None, quiet: bool
-) -> "Model":
-    """The model that costs are of, with a note on stderr where it is not the traces' own."""
-    from hisparse_sim.simulator.serving.costs import model_of
-
-    model, why = model_of(opened, name, profiles)
-    if why:
-        note(why, quiet)
-    return model
-
-
-def choose_swap_in(
-    link: str | None, options: dict[str, Any], model: "Model | None", kv_dtype: str
-) -> "SwapIn | None":
-    """Take --kernel and --batch out of `options` and return what they and --link describe."""
-    from hisparse_sim.simulator.serving.costs import SwapIn
-    from hisparse_sim.simulator.serving.latency import load_link
-
-    kernel, batch, profiles = (options.pop(name) for name in ("kernel", "batch", "profiles"))
-    if link is None or model is None:
-        return None
-    return SwapIn(load_link(link, profiles), kernel, batch, model.entry_bytes(kv_dtype))

@@ -12,6 +12,7 @@ from hisparse_sim.simulator.commands.setting_options import (
     POSITIVE,
     asked,
     deployment_options,
+    engine_option,
     one_trace,
     say,
     trace_options,
@@ -122,9 +123,9 @@ def plan(
     if form == "table":
         show_plan(found, found.rows(candidates), found.setting, found.aim, output)
     elif form == "json":
-        write_document(found.document(candidates), found.trace, options | given, output)
+        write_document(found.document(candidates), found.origin, options | given, output)
     else:
-        write(found.table(candidates), found.trace, options | given, form, output)
+        write(found.table(candidates), found.origin, options | given, form, output)
     if found.best is None:
         sys.exit(1)
 
@@ -215,12 +216,13 @@ def serve(
             "range_ratio": range_ratio,
             "requests": requests,
         }
-        write(served.rows, served.trace, options | chosen, form, output, seed)
+        write(served.rows, served.origin, options | chosen, form, output, seed)
 
 
 @click.command()
 @trace_options
 @click.option("--policy", default="lru", show_default=True, help="The engine's own is lru.")
+@engine_option("")
 @click.option("--plot", type=click.Path(path_type=Path), help="Curves beside published points.")
 @output_options
 def reproduce(
@@ -228,6 +230,7 @@ def reproduce(
     provenance: str | None,
     quiet: bool,
     policy: str,
+    engine: str,
     plot: Path | None,
     form: str | None,
     output: Path | None,
@@ -238,21 +241,23 @@ def reproduce(
     hisparse-sim reproduce
     hisparse-sim reproduce -o reproduced.csv --plot rates.svg
     """
+    from hisparse_sim.simulator.serving.missing import Origin
     from hisparse_sim.simulator.views import figures
     from hisparse_sim.simulator.views.plan_view import show_reproduced
-    from hisparse_sim.simulator.serving.reproduce import published_rates, table, throughput_curves
-    from hisparse_sim.simulator.serving.reproduce import reproduce as redo
+    from hisparse_sim.simulator.serving import asking
+    from hisparse_sim.simulator.serving.reproduce import published_rates, throughput_curves
 
     form = output_form(form, output)
     if plot:
         figures.check_suffix(plot)
     trace = one_trace(traces, provenance)
-    rows = table(list(redo(trace, policy, lambda what: note(f"  {what}", quiet))))
+    rows = asking.reproduce(
+        trace, policy=policy, engine=engine or None, progress=lambda what: note(f"  {what}", quiet)
+    )
     if form == "table":
         show_reproduced(rows, output)
     else:
-        named = rows.assign(trace=trace.name, provenance=trace.metadata.provenance)
-        write(named, trace, {"policy": policy}, form, output)
+        write(rows, Origin.of(trace), {"policy": policy, "engine": engine or None}, form, output)
     if plot:
         rates = throughput_curves(trace, policy)
         figures.save(figures.throughput_beside_published(rates, published_rates()), plot)

@@ -19,8 +19,15 @@ from hisparse_sim.traces.terminal import note
     help="The page.",
 )
 @click.option("--title", help="Heading of the page.  [default: names the trace]")
+@click.option(
+    "--profiles",
+    type=click.Path(),
+    help="TOML file with the models and links that the results name and that are not shipped.",
+)
 @click.option("--quiet", is_flag=True, help="No notes on stderr.")
-def report(results: tuple[str, ...], output: Path, title: str | None, quiet: bool) -> None:
+def report(
+    results: tuple[str, ...], output: Path, title: str | None, profiles: str | None, quiet: bool
+) -> None:
     """Write one HTML page of what was found: curves, policies, layers, cost, plan.
 
     RESULT: files that sweep, curve, plan, serve, reproduce and gpu bench wrote with -o (csv, json,
@@ -37,6 +44,6 @@ def report(results: tuple[str, ...], output: Path, title: str | None, quiet: boo
 
     refuse_unwritable(output)
     read = read_results([Path(path) for path in expand(results)])
-    for left_out in write_report(read, output, title):
+    for left_out in write_report(read, output, title, profiles):
         note(left_out, quiet)
     note(f"wrote {output} ({output.stat().st_size / 1e6:.2f} MB)", quiet)

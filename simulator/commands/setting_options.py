@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from hisparse_sim.simulator.serving.engines import ENGINES, NEWEST, load_engine
 from hisparse_sim.simulator.serving.scenario import Scenario
-from hisparse_sim.traces.commands.options import combined, open_traces, provenance_option
+from hisparse_sim.traces.commands.options import combined, in_options, open_traces, provenance_option
 from hisparse_sim.traces.terminal import note
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from hisparse_sim.simulator.serving.missing import Origin
     from hisparse_sim.traces import Trace
 
 kv_dtype_option = click.option(
@@ -34,6 +36,41 @@ kernel_option = click.option(
 )
 
 POSITIVE = click.FloatRange(0, min_open=True)
+
+
+def engine_option(default: str = NEWEST.name) -> Callable[[Any], Any]:
+    """--engine, the name of a release, and the option that it replaced."""
+    key = "hisparse_sim.engine"
+
+    def remember(context: click.Context, _: click.Parameter, value: str | None) -> None:
+        if value is not None:
+            context.meta[key] = {"once": "sglang-0.5.16", "all": NEWEST.name}[value]
+
+    def chosen(context: click.Context, _: click.Parameter, value: str | None) -> str:
+        try:
+            return load_engine(value).name if value else context.meta.get(key, default)
+        except ValueError as error:
+            raise click.BadParameter(str(error)) from error
+
+    return combined(
+        click.option(
+            "--engine",
+            metavar="RELEASE",
+            callback=chosen,
+            help=f"{next(iter(ENGINES))} to {NEWEST.name}: memory and admission rules."
+            f"  [default: {default or 'that of each figure'}]",
+        ),
+        click.option(
+            "--keys-budgeted",
+            type=click.Choice(["all", "once"]),
+            hidden=True,
+            is_eager=True,
+            expose_value=False,
+            callback=remember,
+        ),
+    )
+
+
 trace_options = combined(
     click.option("--trace", "traces", multiple=True, help="Trace to replay.  [default: sample]"),
     provenance_option,
@@ -41,13 +78,15 @@ trace_options = combined(
 )
 deployment_options = combined(
     click.option("--model", default=Scenario.model, show_default=True, help="Model profile."),
-    click.option("--hardware", default=Scenario.hardware, show_default=True, help="Machine profile."),
+    click.option(
+        "--hardware", default=Scenario.hardware, show_default=True, help="Machine profile."
+    ),
     click.option(
         "--layout",
-        type=click.Choice(["dp8-tp8", "dp8-ep8", "tp8"]),
+        type=click.Choice(["dp8-tp8", "dp8-ep8", "tp8", "dp16-ep16"]),
         default=Scenario.layout,
         show_default=True,
-        help="Data-parallel attention over 8 ranks with the experts TP or EP, or TP for everything.",
+        help="Data-parallel attention (dp) with the experts TP or EP, or TP for everything.",
     ),
     kv_dtype_option,
     click.option(
@@ -61,14 +100,7 @@ deployment_options = combined(
         "--device-pool-gib", type=POSITIVE, help="GPU memory for KV.  [default: what is left]"
     ),
     click.option("--host-gib", type=POSITIVE, help="Host memory a GPU.  [default: the machine's]"),
-    click.option(
-        "--keys-budgeted",
-        type=click.Choice(["all", "once"]),
-        default=Scenario.keys_budgeted,
-        show_default=True,
-        help="Indexer keys in the pool's size; once: engines before SGLang's pull request 31992,"
-        " which also admitted more.",
-    ),
+    engine_option(),
     click.option(
         "--early-stops",
         is_flag=True,
@@ -95,14 +127,22 @@ deployment_options = combined(
     click.option("--profiles", type=click.Path(), help="TOML file with your own profiles."),
     click.option(
         "--step-times",
-        metavar="FILE|aiconfigurator",
-        help="Compute times.  [default: the shipped table]",
+        metavar="FILE|aiconfigurator|roofline",
+        help="Compute times.  [default: the shipped table, else a roofline]",
     ),
     click.option(
-        "--prompt", type=click.IntRange(1), default=Scenario.prompt, show_default=True, help="Tokens."
+        "--prompt",
+        type=click.IntRange(1),
+        default=Scenario.prompt,
+        show_default=True,
+        help="Tokens.",
     ),
     click.option(
-        "--output-len", type=click.IntRange(1), default=Scenario.output_len, show_default=True, help="Tokens."
+        "--output-len",
+        type=click.IntRange(1),
+        default=Scenario.output_len,
+        show_default=True,
+        help="Tokens.",
     ),
     trace_options,
     click.option(
@@ -122,17 +162,20 @@ def one_trace(traces: tuple[str, ...], provenance: str | None) -> Trace:
 
 
 def asked(options: dict[str, Any]) -> dict[str, Any]:
-    """The options of a scenario as its functions take them: the trace is open."""
+    """The options of a scenario as its functions take them: the trace is open, if one is needed."""
     if options["step_times"] == "aiconfigurator":
-        note("asking AIConfigurator for a table; this takes some minutes", options["quiet"])
-    trace = one_trace(options["traces"], options["provenance"])
-    return given(options) | {"trace": trace}
+        note("asking AIConfigurator for a table", options["quiet"])
+    if options["miss_curve"] is not None:
+        if options["traces"]:
+            raise click.UsageError("give --trace or --miss-curve, not both: misses come from one")
+        return given(options)
+    return given(options) | {"trace": one_trace(options["traces"], options["provenance"])}
 
 
 def say(notes: Iterable[str], quiet: bool) -> None:
     """Print what a reader of the result must know."""
     for each in notes:
-        note(f"note: {each}", quiet)
+        note("note: " + in_options(each, click.get_current_context().command), quiet)
 
 
 def given(options: dict[str, Any]) -> dict[str, Any]:
@@ -142,7 +185,7 @@ def given(options: dict[str, Any]) -> dict[str, Any]:
 
 def write(
     rows: pd.DataFrame,
-    trace: Trace,
+    origin: Origin,
     options: dict[str, Any],
     form: str,
     output: Path | None,
@@ -151,20 +194,20 @@ def write(
     """Write rows with what is needed to compute them again."""
     from hisparse_sim.simulator.views.tables import stamped, write_rows
 
-    digests = {trace.name: trace.sha256}
+    digests = {origin.name: origin.sha256}
     write_rows(stamped(rows, digests, seed, given(options)), form, output)
 
 
 def write_document(
-    found: dict[str, Any], trace: Trace, options: dict[str, Any], output: Path | None
+    found: dict[str, Any], origin: Origin, options: dict[str, Any], output: Path | None
 ) -> None:
     """Write a JSON object, with what is needed to compute it again first."""
     from hisparse_sim.simulator.views import tables
 
     stamp = {
-        "trace": trace.name,
-        "provenance": trace.metadata.provenance,
-        "trace_sha256": trace.sha256,
+        "trace": origin.name,
+        "provenance": origin.provenance,
+        "trace_sha256": origin.sha256,
         "parameters": {k: v for k, v in given(options).items() if v is not None},
         "version": version("hisparse-sim"),
     }

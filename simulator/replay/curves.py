@@ -6,9 +6,14 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from hisparse_sim.simulator.replay.coverage import SELECTED
 from hisparse_sim.simulator.replay.metrics import Misses, rolling_mean
 from hisparse_sim.simulator.replay.sweeping import Piece, Run, Sweep
 from hisparse_sim.traces.file.units import refuse_blocks
+
+
+_OF_TRACES = ("trace", "provenance", "unit")
+_COVERS = ("start", "trace_sha256", *SELECTED)
 
 
 class SwapIn(Protocol):
@@ -29,9 +34,10 @@ def rolling_curves(
 
     Each (request, layer) is smoothed on its own; its first value stands at its step window - 1
     (after the first `skip_steps`, which leave out the start-up burst). Then the layers of all
-    requests are averaged step by step; a request that has ended drops out. Columns: `policy,
-    buffer, step, misses_per_step, p10, p90` (of the smoothed layers), `layers` (how many were
-    averaged).
+    requests are averaged step by step; a request that has ended drops out. Columns: `trace,
+    provenance, policy, buffer, step, misses_per_step, p10, p90` (of the smoothed layers), `layers`
+    (how many were averaged), and what the curve covers: seed, start, trace, selection, window and
+    steps skipped.
 
     Raises ValueError if no (request, layer) is as long as the window, TraceError if the time of a
     trace is asked for that does not count tokens.
@@ -48,21 +54,22 @@ def rolling_curves(
         [_curve(swept, runs[names], window, skip_steps, swap_in) for names in asked],
         ignore_index=True,
     )
-    curves.insert(0, "trace", ", ".join(swept.rows["trace"].drop_duplicates()))
-    curves.insert(1, "provenance", ", ".join(swept.rows["provenance"].drop_duplicates()))
-    if "unit" in swept.rows:
-        curves.insert(2, "unit", ", ".join(swept.rows["unit"].drop_duplicates()))
-    return curves
+    for place, name in enumerate(name for name in _OF_TRACES if name in swept.rows):
+        curves.insert(place, name, ", ".join(swept.rows[name].drop_duplicates()))
+    covers = {name: ", ".join(swept.rows[name].drop_duplicates()) for name in _COVERS}
+    return curves.assign(
+        seed=swept.rows["seed"].iloc[0], **covers, window=window, skip_steps=skip_steps
+    )
 
 
 def check_window(longest: int, window: int, skip_steps: int) -> None:
     """Raise ValueError if a request of `longest` steps has no curve."""
     if skip_steps < 0:
-        raise ValueError(f"--skip-steps is {skip_steps}; it must not be negative")
+        raise ValueError(f"`skip_steps` is {skip_steps}; it must not be negative")
     if longest < skip_steps + window:
         raise ValueError(
             f"the longest request has {longest} steps, too few for a window of {window} after "
-            f"skipping {skip_steps}; choose a smaller --window"
+            f"skipping {skip_steps}; choose a smaller `window`"
         )
 
 

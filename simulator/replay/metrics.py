@@ -35,6 +35,8 @@ def tidy_row(misses: Misses, accesses: int) -> dict[str, Any]:
 def tidy_rows(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     """Return result rows as a table; the column `unit` stays if a trace counts no tokens."""
     table = pd.DataFrame(list(rows))
+    if "layer" in table:
+        table["layer"] = table["layer"].astype("Int64")  # null where a row is of several layers
     if "unit" in table and (table["unit"] == TOKEN).all():
         return table.drop(columns="unit")
     return table

@@ -10,11 +10,15 @@ from os import PathLike
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from numba.core.errors import NumbaError
 
-from hisparse_sim.policies import Policy, Setup, get_policy
+from hisparse_sim.policies import Policy, PolicyError, Setup, get_policy
+from hisparse_sim.simulator.replay.coverage import Covered, coverage
+from hisparse_sim.simulator.replay.faults import check_policy, refuse
 from hisparse_sim.simulator.replay.kernel import Output, Rows, compiled, next_accesses
 from hisparse_sim.simulator.replay.metrics import tidy_row, tidy_rows
-from hisparse_sim.traces import Demand, Trace, TraceError, open_trace
+from hisparse_sim.traces.notebook import shown
+from hisparse_sim.traces import Demand, OneTrace, Trace, TraceError, as_trace
 
 STARTS = ("staged", "direct")
 MAX_BUFFER_SIZE = 32767  # the engine holds slot ids in int16
@@ -45,11 +49,16 @@ class Replay:
     rows: pd.DataFrame
     victims: npt.NDArray[np.int16] | None = None
 
+    def _repr_html_(self) -> str:
+        accesses, misses = int(self.rows["accesses"].sum()), int(self.misses.sum(dtype=np.int64))
+        title = f"Replay: {misses:,} misses in {accesses:,} accesses"
+        return shown(title, [f"{misses / max(1, accesses):.2%} missed"], self.rows)
+
 
 def replay(
-    trace: str | PathLike[str] | Trace,
+    trace: OneTrace,
     policy: str | Policy,
-    buffer_size: int,
+    buffer: int,
     start: str = "staged",
     *,
     seed: int = 0,
@@ -61,24 +70,26 @@ def replay(
     """Replay a trace, or the part of it that `requests`, `layers` and `steps` select.
 
     `trace`: a path or an opened trace. `policy`: a name of `hisparse_sim.policies.POLICIES` or a
-    Policy. `buffer_size`: B, the `device_buffer_size` in slots. `start`: "staged" (prefill on the
+    Policy. `buffer`: B, the `device_buffer_size` in slots. `start`: "staged" (prefill on the
     same GPU left the first B tokens in the buffer) or "direct" (the buffer is empty). `steps` =
     (first, stop) keeps first <= step < stop. `seed` matters to `random` only. `victims` asks for
     the slots.
 
     Raises TraceError for a bad trace, or one whose rows are longer than the buffer; ValueError for
     bad arguments."""
-    trace = trace if isinstance(trace, Trace) else open_trace(trace)
-    policy = get_policy(policy) if isinstance(policy, str) else policy
-    buffer_size = index(buffer_size)
+    trace = as_trace(trace)
+    policy = get_policy(policy)
+    buffer_size = index(buffer)
     check_arguments(buffer_size, start)
     check_top_k(trace, buffer_size)
     parts = []
+    covered = []
     rows = []
     for part in trace.select(requests, layers):
         demand = trace.read(part, steps=steps)
         done = replay_part(demand, policy, buffer_size, start, seed=seed, victims=victims)
         parts.append(done)
+        covered.append(Covered(part, int(demand.step[0]) if demand.rows else 0, demand.rows))
         rows.append(
             {
                 "trace": trace.name,
@@ -94,9 +105,10 @@ def replay(
         )
     if not any(len(part.misses) for part in parts):
         raise no_steps([trace], steps)
+    covers = coverage(trace, covered, seed)
     return Replay(
         misses=np.concatenate([part.misses for part in parts]),
-        rows=tidy_rows(rows),
+        rows=tidy_rows(row | covers for row in rows),
         victims=np.concatenate([part.victims for part in parts if part.victims is not None])
         if victims
         else None,
@@ -116,7 +128,7 @@ def replay_part(
 
     `demand` must keep the rules of the trace file, as everything that `Trace.read` returns does.
     """
-    policy = get_policy(policy) if isinstance(policy, str) else policy
+    policy = get_policy(policy)
     buffer_size = index(buffer_size)
     check_arguments(buffer_size, start)
     lengths = np.diff(demand.offsets)
@@ -161,9 +173,13 @@ def replay_part(
                 first_access=first_access,
             )
         )
-        total = compiled(policy)(rows, first, slot, token, state, output)
+        check_policy(policy, state)
+        try:
+            total = compiled(policy)(rows, first, slot, token, state, output)
+        except NumbaError as error:
+            refuse(policy, state, error)
         if total < 0:
-            raise ValueError(
+            raise PolicyError(
                 f"policy {policy.name!r} gave a victim that is no slot or is demanded in the same "
                 f"step (request {demand.request!r}, layer {demand.layer}, step "
                 f"{demand.step[-1 - total]}); it must give every miss another slot that is not hit"
@@ -196,7 +212,7 @@ def check_top_k(trace: Trace, buffer_size: int) -> None:
     if trace.metadata.top_k > buffer_size:
         raise TraceError(
             f"{trace.path} demands top_k = {trace.metadata.top_k} positions at once, more than a "
-            f"buffer of {buffer_size} holds; choose --buffer {trace.metadata.top_k} or more"
+            f"buffer of {buffer_size} holds; choose `buffer` {trace.metadata.top_k} or more"
         )
 
 

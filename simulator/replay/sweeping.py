@@ -14,10 +14,17 @@ import numpy.typing as npt
 import pandas as pd
 
 from hisparse_sim.policies import Policy, get_policy
+from hisparse_sim.simulator.replay.coverage import Covered, coverage
 from hisparse_sim.simulator.replay.kept import Finished, Kept
 from hisparse_sim.simulator.replay.metrics import Misses, excess_over_min, tidy_row, tidy_rows
-from hisparse_sim.simulator.replay.replaying import check_arguments, check_top_k, no_steps, replay_part
-from hisparse_sim.traces import Demand, Part, Trace, open_trace
+from hisparse_sim.simulator.replay.replaying import (
+    check_arguments,
+    check_top_k,
+    no_steps,
+    replay_part,
+)
+from hisparse_sim.traces import Demand, Part, Trace, Traces, as_traces
+from hisparse_sim.traces.notebook import shown
 from hisparse_sim.traces.terminal import printable
 
 BELADY = "belady"
@@ -65,6 +72,12 @@ class Sweep:
     finished: int
     parts: int
     pieces: list["Piece"] = field(repr=False)
+    notes: tuple[str, ...] = ()  # what a reader must know, a sentence each
+
+    def _repr_html_(self) -> str:
+        done = f" (interrupted: {self.finished} of {self.parts} parts)" * self.interrupted
+        names = ", ".join(self.rows["trace"].drop_duplicates()) if len(self.rows) else "nothing"
+        return shown(f"Sweep of {names}{done}", self.notes, self.rows)
 
     @property
     def interrupted(self) -> bool:
@@ -87,7 +100,7 @@ class Sweep:
                 {
                     "trace": piece.name,
                     "request": piece.part.request,
-                    "layer": piece.part.layer,
+                    "layer": pd.array([piece.part.layer], "Int64").repeat(len(misses)),
                     "policy": run.policy.name,
                     "buffer": run.buffer_size,
                     "step": np.arange(piece.first_step, piece.first_step + len(misses)),
@@ -112,14 +125,19 @@ class Piece:
     accesses: int = 0
     misses: dict[Run, Misses] = field(default_factory=dict)
 
+    @property
+    def covered(self) -> Covered:
+        rows = max(len(misses) for misses in self.misses.values())
+        return Covered(self.part, self.first_step, rows)
+
     def add(self, run: Run, done: Finished) -> None:
         self.first_step, self.last_seq_len, self.accesses, self.misses[run] = done
 
 
 def sweep(
-    traces: str | PathLike[str] | Trace | Sequence[str | PathLike[str] | Trace],
+    traces: Traces,
     policies: str | Policy | Iterable[str | Policy],
-    buffer_sizes: int | Iterable[int],
+    buffers: int | Iterable[int],
     start: str = "staged",
     *,
     compare_min: bool = True,
@@ -145,15 +163,12 @@ def sweep(
 
     Raises what `replay` raises.
     """
-    opened = [
-        trace if isinstance(trace, Trace) else open_trace(trace)
-        for trace in ([traces] if isinstance(traces, str | PathLike | Trace) else traces)
-    ]
+    opened = as_traces(traces)
     policies = [policies] if isinstance(policies, str | Policy) else policies
-    sizes = buffer_sizes if isinstance(buffer_sizes, Iterable) else [buffer_sizes]
+    sizes = buffers if isinstance(buffers, Iterable) else [buffers]
     asked = list(
         dict.fromkeys(
-            Run(get_policy(policy) if isinstance(policy, str) else policy, size)
+            Run(get_policy(policy), size)
             for policy, size in product(policies, [index(size) for size in sizes])
         )
     )
@@ -201,10 +216,17 @@ def sweep(
         with ThreadPoolExecutor(workers) as threads:
             _execute(tasks, threads, store, progress)
     finished = [piece for piece in pieces if len(piece.misses) == len(runs)]
-    grouped = [[piece] for piece in finished] if per_layer else _by_trace(finished)
+    by_trace = _by_trace(finished)
+    covered = {
+        group[0].name: coverage(group[0].trace, [piece.covered for piece in group], seed)
+        for group in by_trace
+    }
+    grouped = [[piece] for piece in finished] if per_layer else by_trace
     return Sweep(
         rows=tidy_rows(
-            _row(group, run, start, per_layer, compare_min) for group in grouped for run in asked
+            _row(group, run, start, per_layer, compare_min) | covered[group[0].name]
+            for group in grouped
+            for run in asked
         ),
         per_layer=per_layer,
         parts_per_row=np.array([len(group) for group in grouped for _ in asked]),

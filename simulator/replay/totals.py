@@ -6,28 +6,42 @@ import numpy as np
 import pandas as pd
 
 from hisparse_sim.simulator.replay.former_names import present_names
+from hisparse_sim.simulator.replay.joining import FILE, joined
+from hisparse_sim.traces import TraceError
 
-_REPLAYED = ("trace", "trace_sha256", "request", "layer", "policy", "buffer", "start", "seed")
+_RUN = ("trace", "policy", "buffer")
+_COUNTS = ["steps", "accesses", "misses"]
 
 
 def totals(rows: pd.DataFrame, by: Sequence[str] = ("policy", "buffer")) -> pd.DataFrame:
-    """Return one row per `by` with the sums of a sweep's rows.
+    """Return one row per `by` with the sums of the rows of one or several sweeps.
 
-    Rows that differ only in what they cost (the ratio) count once. Columns: those of `by`, then
+    Rows that differ only in what they cost (the ratio) or in their file count once, and so does
+    what one row sums up and others list by layer. What was replayed from another start or with
+    another seed has a name of its own, as `joining.joined` gives it. Columns: those of `by`, then
     `steps, accesses, misses, miss_rate, misses_per_step, excess_over_min`. The misses of MIN are
     summed too, so that `excess_over_min` is that of the sums; it is nan if a row has none.
 
-    Raises ValueError if `rows` lacks a column of a sweep.
+    Raises ValueError if `rows` lacks a column of a sweep, or holds several traces or starts and
+    `by` does not tell them apart; TraceError if rows cover different parts of a trace, or
+    contradict each other.
     """
-    needed = {*by, "steps", "accesses", "misses"}
+    needed = {*by, *_COUNTS}
     if missing := needed - set(rows.columns):
         raise ValueError(f"these are no rows of a sweep: they lack {', '.join(sorted(missing))}")
-    rows = present_names(rows.drop_duplicates([name for name in _REPLAYED if name in rows]))
-    swept = "excess_over_min" in rows
-    excess = rows["excess_over_min"].astype(float) if swept else float("nan")
+    rows = _counted_once(joined(present_names(rows.reset_index(drop=True))))
+    if "trace" in rows and "trace" not in by and rows["trace"].nunique() > 1:
+        names = ", ".join(list(dict.fromkeys(rows["trace"].astype(str)))[:5])
+        raise ValueError(
+            f"rows of several traces or starts ({names}) are not summed: choose one, or name"
+            " trace in `by`"
+        )
+    compared = "excess_over_min" in rows
+    excess = rows["excess_over_min"].astype(float) if compared else float("nan")
     rows = rows.assign(optimum=rows["misses"] / (1 + excess))
     groups = rows.groupby(list(by), sort=False, dropna=False)
-    sums = groups[["steps", "accesses", "misses", "optimum"]].sum()
+    sums = groups[[*_COUNTS, "optimum"]].sum()
+    _check_accesses(sums, rows, by)
     known = groups["optimum"].count() == groups.size()
     misses, optimum = sums["misses"], sums.pop("optimum").where(known)
     sums["miss_rate"] = misses / sums["accesses"]
@@ -36,3 +50,60 @@ def totals(rows: pd.DataFrame, by: Sequence[str] = ("policy", "buffer")) -> pd.D
         least = optimum.round()
         sums["excess_over_min"] = (misses / least - 1).where((misses != 0) | (least != 0), 0.0)
     return sums.reset_index()
+
+
+def _counted_once(rows: pd.DataFrame) -> pd.DataFrame:
+    """Drop what is there twice, and sums of layers that are listed, too."""
+    kinds = {"request": "string", "layer": "Int64"}  # tables joined have several sorts of null
+    rows = rows.astype({name: kind for name, kind in kinds.items() if name in rows})
+    run = [name for name in _RUN if name in rows]
+    place = run + [name for name in ("request", "layer") if name in rows]
+    if "excess_over_min" in rows:  # of two that are alike the one that knows it
+        rows = rows.loc[rows["excess_over_min"].isna().sort_values(kind="stable").index]
+    rows = rows.drop_duplicates([*place, *_COUNTS]).sort_index()
+    twice = rows.duplicated(place)
+    if twice.any():
+        raise TraceError(_contradiction(rows[twice].iloc[0], rows))
+    if "layer" not in rows or rows["layer"].isna().all() or rows["layer"].notna().all():
+        return rows
+    listed = rows["layer"].notna()
+    sums = [rows[which].groupby(run, dropna=False)[_COUNTS].sum() for which in (listed, ~listed)]
+    both = sums[0].join(sums[1], how="inner", rsuffix="_whole")
+    wrong = (both[_COUNTS].to_numpy() != both[[f"{name}_whole" for name in _COUNTS]]).any(axis=1)
+    if wrong.any():
+        key = wrong.index[wrong.to_numpy()][0]
+        of = dict(zip(run, key if isinstance(key, tuple) else (key,), strict=True))
+        raise TraceError(_contradiction(of, rows))
+    summed = pd.MultiIndex.from_frame(rows[run]).isin(both.index) if len(both) else False
+    return rows[listed | ~pd.Series(summed, rows.index)]
+
+
+def _contradiction(row: "pd.Series | dict[str, object]", rows: pd.DataFrame) -> str:
+    files = list(dict.fromkeys(rows[FILE].dropna())) if FILE in rows else []
+    return (
+        f"{' and '.join(files) or 'rows'} contradict each other: different counts of"
+        f" {row['policy']} at {row['buffer']:,} slots for the same steps of"
+        f" {row.get('trace', 'a trace')}; leave one out"
+    )
+
+
+def _check_accesses(sums: pd.DataFrame, rows: pd.DataFrame, by: Sequence[str]) -> None:
+    """Raise TraceError unless all policies and buffers are summed over the same accesses: those of
+    a trace do not depend on what replays it."""
+    apart = [name for name in by if name not in ("policy", "buffer")]
+    flat = sums.reset_index()
+    alike = flat.groupby(apart, sort=False, dropna=False) if apart else [("", flat)]
+    for _, own in alike:
+        other = own[(own[["steps", "accesses"]] != own[["steps", "accesses"]].iloc[0]).any(axis=1)]
+        if other.empty:
+            continue
+        files = ", ".join(dict.fromkeys(rows[FILE].dropna())) if FILE in rows else ""
+        told = [
+            " ".join(f"{row[name]}" for name in by) + f": {row['accesses']:,} of {row['steps']:,}"
+            for row in (own.iloc[0], other.iloc[0])
+        ]
+        raise TraceError(
+            f"{files or 'the rows'} cannot be compared: they hold different numbers of accesses and"
+            f" steps ({'; '.join(told)}); sweep the same requests, layers and steps with all"
+            " policies and buffers"
+        )

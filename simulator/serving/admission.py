@@ -8,7 +8,8 @@ mem_cache/allocator/hisparse.py, disaggregation/decode.py. In tokens:
   pool (P * R tokens: indexer keys on the GPU, items on the host) have left. The device pool holds
   the hot buffers, and a prompt until it is staged to the host.
 - Requests of a fixed length (ignore_eos, what benchmarks send; without a prefix cache, as HiSparse
-  demands): prompt and a page must fit beside up to 4096 future tokens of each that runs, and all
+  demands): prompt and a page must fit beside up to 4096 future tokens of each that runs (older
+  engines: no page, and future tokens scaled as below; see engines.py), and all
   ends must fit: in the order in which requests end, what is free and what those before have freed
   must cover the growth of all that still run. Their growth counts as if it stayed on the device.
 - Requests that may stop early: prompt, up to 4096 of its own future tokens and a page must fit
@@ -22,9 +23,10 @@ mem_cache/allocator/hisparse.py, disaggregation/decode.py. In tokens:
 - A decode instance reserves the memory of a request before its prompt is prefilled elsewhere, and
   keeps it while the prompt waits, is prefilled and transferred: its prompt in the logical pool, 512
   tokens more, as for everyone that runs, and the room for a whole hot buffer.
-- An output that could not fit even an empty rank is cut at arrival.
+- An output that could not fit even an empty rank is cut at arrival, see lengths.py.
 
-The rules are plain functions that the compiled event loop calls, on arrays of records.
+The rules are plain functions that the compiled event loop calls, on arrays of records. They are in
+one file, as the engine's scheduler decides by all of them together.
 """
 
 from __future__ import annotations
@@ -36,11 +38,12 @@ import numpy as np
 import numpy.typing as npt
 
 from hisparse_sim.simulator.serving import memory
+from hisparse_sim.simulator.serving.engines import NEWEST, Engine
+from hisparse_sim.simulator.serving.lengths import Length, check_length
 from hisparse_sim.simulator.serving.memory import PAGE_TOKENS
 from hisparse_sim.traces.machine_code import rule
 
 CLIP_NEW_TOKENS = 4096
-INPUT_MARGIN = 5  # tokens that the longest prompt stays below the longest request
 INITIAL_RATIO, FINAL_SHARE, DECAY_STEPS = 0.7, 0.14, 600  # of the future tokens of those that run
 FINAL_RATIO = INITIAL_RATIO * FINAL_SHARE
 RETRACT_STEPS = 20  # decode steps that the ratio leaves room for after a retraction
@@ -61,23 +64,20 @@ class Pool:
     context: int = 1 << 62  # longest sequence of the model
     conservativeness: float = 1.0  # --schedule-conservativeness
     ignore_eos: bool = True  # requests fix their length
-    scaled: bool = False  # engines that scaled the future of fixed lengths by the ratio, too
+    engine: Engine = NEWEST
 
     @property
     def hierarchical(self) -> bool:
         return self.device_buffer_size > 0
 
-    def longest_output(self, prompt: int) -> int:
-        """Tokens after which the engine ends a request on an empty rank; below 1: refused."""
-        longest = min(self.context, self.device_tokens) - 1
-        if prompt >= longest - INPUT_MARGIN:
-            return 0
-        room = self.device_tokens - memory.pages(prompt) - PAGE_TOKENS
-        return min(longest - prompt, room) - 1
+    def length(self, prompt: int, output: int) -> Length:
+        """Whether the engine refuses a request for its length, and how much it lets it generate."""
+        return check_length(prompt, output, self.device_tokens, self.context)
 
-    def can_ever_hold(self, prompt: int, output: int) -> bool:
-        """Whether a request can run to its end on an empty rank."""
-        return output <= self.longest_output(prompt)
+    @property
+    def scaled(self) -> bool:
+        """Whether the future tokens of those that run count by the scheduler's estimate."""
+        return not (self.ignore_eos and self.engine.promises_whole_outputs)
 
 
 # What a rank does: prefill and decode, or one of them with the other on another instance.
@@ -113,6 +113,7 @@ RANK = np.dtype(
         ("device_buffer_size", "i8"),
         ("ignore_eos", "?"),
         ("scaled", "?"),
+        ("admits_with_page", "?"),
         ("first_ratio", "f8"),
         ("ratio", "f8"),
         ("max_running", "i8"),
@@ -163,6 +164,7 @@ def make_ranks(count: int, pool: Pool, role: int, max_running: int, chunk_tokens
         "device_buffer_size": pool.device_buffer_size,
         "ignore_eos": pool.ignore_eos,
         "scaled": pool.scaled,
+        "admits_with_page": pool.engine.admits_with_page,
         "first_ratio": first_ratio,
         "ratio": first_ratio,
         "max_running": max_running,
@@ -296,7 +298,7 @@ def refusal(state: State, r: int, number: int) -> int:
     for i in range(rank.running):
         other = state.requests[state.running[r, i]]
         promised += min(other.output - other.generated, CLIP_NEW_TOKENS)
-    if rank.scaled or not rank.ignore_eos:
+    if rank.scaled:
         promised *= rank.ratio
     for i in range(rank.pending):
         other = state.requests[state.pending[r, i]]
@@ -306,7 +308,7 @@ def refusal(state: State, r: int, number: int) -> int:
     own = min(request.output - request.generated, CLIP_NEW_TOKENS)
     if not rank.ignore_eos:
         return ADMITTED if tokens + own + PAGE_TOKENS < free - promised else scarce
-    needed = pages(tokens) + PAGE_TOKENS
+    needed = pages(tokens) + PAGE_TOKENS * rank.admits_with_page
     if needed <= free - promised and ends_fit(state, r, number, free - needed):
         return ADMITTED
     return scarce

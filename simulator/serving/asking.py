@@ -1,4 +1,4 @@
-"""Plan, serve and check by plain names: what the commands of these names call, and Python users."""
+"""Plan, serve, check and reproduce by plain names: what the commands of these names call, and Python users."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from typing import Any
 
 import pandas as pd
 
+from hisparse_sim.policies import Policy, get_policy
 from hisparse_sim.simulator.serving import config_check
 from hisparse_sim.simulator.serving.config_check import Finding
 from hisparse_sim.simulator.serving.hardware import load_hardware
+from hisparse_sim.simulator.serving.missing import Origin
 from hisparse_sim.simulator.serving.plan import (
     DEFAULT_BUFFERS,
     DEFAULT_RATIOS,
@@ -19,8 +21,11 @@ from hisparse_sim.simulator.serving.plan import (
     make_plan,
 )
 from hisparse_sim.simulator.serving.prediction import Setting, serve_all
+from hisparse_sim.simulator.serving.reproduce import Progress, table
+from hisparse_sim.simulator.serving.reproduce import reproduce as redo
 from hisparse_sim.simulator.serving.scenario import scenario_of
-from hisparse_sim.traces import Trace
+from hisparse_sim.traces import OneTrace, as_trace
+from hisparse_sim.traces.notebook import shown
 
 DEFAULT_MODES = ("baseline", "hisparse", "zero-cost")
 DEFAULT_CONCURRENCY = 256  # over all ranks
@@ -34,12 +39,21 @@ class Planned(Plan):
 
     setting: Setting
     aim: Aim
-    trace: Trace  # whose misses were replayed
+    origin: Origin  # of the misses
     notes: tuple[str, ...]  # what a reader must know, a sentence each
+
+    def _repr_html_(self) -> str:
+        title = "No plan"
+        if self.best is not None:
+            title = (
+                f"Plan: device_buffer_size {self.best['buffer']},"
+                f" host_to_device_ratio {self.best['ratio']}"
+            )
+        return shown(title, [*self.reasons, *self.notes, self.flags], self.rows().drop(columns="flags"))
 
     def table(self, every: bool = False) -> pd.DataFrame:
         """The rows with `trace` and `provenance`, as the command writes them and figures want."""
-        return _of(self.trace, self.rows(every))
+        return _of(self.origin, self.rows(every))
 
 
 @dataclass(frozen=True)
@@ -48,8 +62,11 @@ class Serving:
 
     rows: pd.DataFrame
     setting: Setting
-    trace: Trace
+    origin: Origin  # of the misses
     notes: tuple[str, ...]
+
+    def _repr_html_(self) -> str:
+        return shown("Serving", self.notes, self.rows)
 
 
 def plan(
@@ -58,7 +75,7 @@ def plan(
     buffers: Iterable[int] | None = None,
     ratios: Iterable[int] | None = None,
     mode: str = "hisparse",
-    policy: str = "lru",
+    policy: str | Policy = "lru",
     max_tpot_ms: float | None = None,
     max_miss_rate: float | None = None,
     **scenario: Any,
@@ -73,19 +90,20 @@ def plan(
     Raises what `Scenario.resolve` and `make_plan` raise.
     """
     asked = scenario_of(scenario)
-    setting, misses_of, trace, notes = asked.resolve(mode, policy)
+    policy = get_policy(policy)
+    setting, misses_of, origin, notes = asked.resolve(mode, policy)
     aim = Aim(asked.prompt, asked.output_len, concurrency, max_tpot_ms, max_miss_rate)
     found = make_plan(
         setting,
         aim,
         misses_of,
-        policy,
+        policy.name,
         buffers or DEFAULT_BUFFERS,
         ratios or DEFAULT_RATIOS,
         other_policies=() if asked.miss_curve else OTHER_POLICIES,
         linked=load_hardware(LINKED, asked.profiles),
     )
-    return Planned(**vars(found), setting=setting, aim=aim, trace=trace, notes=notes)
+    return Planned(**vars(found), setting=setting, aim=aim, origin=origin, notes=notes)
 
 
 def check_config(
@@ -96,7 +114,7 @@ def check_config(
     `scenario`: fields of `Scenario`.
     """
     asked = scenario_of(scenario)
-    setting = asked.resolve("hisparse", "lru").setting
+    setting = asked.resolve("hisparse", get_policy("lru")).setting
     return config_check.check_config(
         config, setting, Aim(asked.prompt, asked.output_len, concurrency)
     )
@@ -107,7 +125,7 @@ def serve(
     modes: Iterable[str] | None = None,
     buffer: int = 4096,
     ratio: int = 4,
-    policy: str = "lru",
+    policy: str | Policy = "lru",
     concurrencies: Iterable[int] | None = None,
     rate: float | None = None,
     requests: int | None = None,
@@ -128,14 +146,15 @@ def serve(
     if rate is not None and concurrencies:
         raise ValueError("give concurrencies (closed loop) or a rate (open loop), not both")
     asked = scenario_of(scenario)
-    setting, misses_of, trace, notes = asked.resolve("baseline", policy)
+    policy = get_policy(policy)
+    setting, misses_of, origin, notes = asked.resolve("baseline", policy)
     rows = serve_all(
         setting,
         misses_of,
         modes or DEFAULT_MODES,
         buffer,
         ratio,
-        policy,
+        policy.name,
         asked.prompt,
         asked.output_len,
         concurrencies=concurrencies or ((DEFAULT_CONCURRENCY,) if rate is None else ()),
@@ -144,8 +163,29 @@ def serve(
         range_ratio=range_ratio,
         seed=seed,
     )
-    return Serving(_of(trace, rows), setting, trace, notes)
+    return Serving(_of(origin, rows), setting, origin, notes)
 
 
-def _of(trace: Trace, rows: pd.DataFrame) -> pd.DataFrame:
-    return rows.assign(trace=trace.name, provenance=trace.metadata.provenance)
+def reproduce(
+    trace: OneTrace | None = None,
+    *,
+    policy: str | Policy = "lru",
+    engine: str | None = None,
+    progress: Progress | None = None,
+) -> pd.DataFrame:
+    """Redo published figures, a row each: `what, published, ours, error, how, gap, source`, then
+    `trace, provenance`.
+
+    `trace`: whose misses are replayed (None: the bundled sample). `engine`: a release for all
+    figures (None: that of each figure). `progress` gets the name of each
+    figure before it is computed, some minutes for all.
+    """
+    opened = as_trace(trace)
+    return _of(
+        Origin.of(opened),
+        table(list(redo(opened, get_policy(policy), progress, engine))),
+    )
+
+
+def _of(origin: Origin, rows: pd.DataFrame) -> pd.DataFrame:
+    return rows.assign(trace=origin.name, provenance=origin.provenance)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from reprlib import repr as clipped
 
 import pandas as pd
 
@@ -13,8 +13,11 @@ from hisparse_sim.simulator.serving.memory import MAX_BUFFER, PAGE_TOKENS
 from hisparse_sim.simulator.serving.models import Model
 from hisparse_sim.simulator.serving.plan import Aim
 from hisparse_sim.simulator.serving.prediction import Setting
+from hisparse_sim.traces.documents import parse_json
+from hisparse_sim.traces.errors import TraceError
 
 CONFIG_KEYS = ("top_k", "device_buffer_size", "host_to_device_ratio", "swap_in_block_size")
+_MOST_UNKNOWN = 20  # keys that are named
 
 
 @dataclass(frozen=True)
@@ -35,15 +38,18 @@ def as_rows(findings: Iterable[Finding]) -> pd.DataFrame:
 def read_config(text: str, model: Model) -> tuple[dict[str, int], list[Finding]]:
     """A --hisparse-config with the engine's defaults filled in, and what is wrong with it."""
     try:
-        given = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"the configuration is not valid JSON: {error}") from error
+        given = parse_json(text, "the configuration")
+    except TraceError as error:
+        raise ValueError(str(error)) from None
     if not isinstance(given, dict):
         raise ValueError("the configuration must be a JSON object")
     findings = []
-    for key in sorted(set(given) - set(CONFIG_KEYS)):
-        known = ", ".join(CONFIG_KEYS)
-        findings.append(Finding("error", f"unknown key {key!r}; known: {known}"))
+    unknown = sorted(set(given) - set(CONFIG_KEYS))
+    known = ", ".join(CONFIG_KEYS)
+    for key in unknown[:_MOST_UNKNOWN]:
+        findings.append(Finding("error", f"unknown key {clipped(key)}; known: {known}"))
+    if unknown[_MOST_UNKNOWN:]:
+        findings.append(Finding("error", f"{len(unknown[_MOST_UNKNOWN:])} more unknown keys"))
     top_k = given.get("top_k", 2048)
     config = {
         "top_k": top_k,
@@ -55,7 +61,7 @@ def read_config(text: str, model: Model) -> tuple[dict[str, int], list[Finding]]
     }
     for key, value in config.items():
         if isinstance(value, bool) or not isinstance(value, int):
-            raise ValueError(f"{key} must be a whole number, not {value!r}")
+            raise ValueError(f"{key} must be a whole number, not {clipped(value)}")
     size = config["device_buffer_size"]
     if config["top_k"] != model.top_k:
         findings.append(

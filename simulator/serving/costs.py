@@ -49,14 +49,14 @@ def model_of(
     if name is not None:
         return load_model(name, profiles), ""
     if len({trace.metadata.model for trace in traces}) > 1:
-        raise ValueError("the traces are of several models: choose one with --model")
+        raise ValueError("the traces are of several models: choose one with `model`")
     top_k = max(trace.metadata.top_k for trace in traces)
     own = traces[0].metadata.model
     try:
         model, why = load_model(own, profiles), ""
     except ValueError:
         model = load_model("glm-5.1")
-        why = f"{own or 'the trace'} has no profile; --model"
+        why = f"{own or 'the trace'} has no profile; `model` names another"
     if top_k != model.top_k:
         why += "; " * bool(why) + f"with top_k {top_k:,} as traced instead of {model.top_k:,}"
     note = f"bytes and memory are those of {model.name} ({why})" if why else ""
@@ -65,12 +65,12 @@ def model_of(
 
 def check_costs(ratios: Sequence[int], device_pool_gib: float, host_gib: float) -> None:
     """Raise ValueError for what `add_costs` cannot price; long work asks before it starts."""
-    for name, gib in (("device-pool", device_pool_gib), ("host", host_gib)):
+    for name, gib in (("device_pool_gib", device_pool_gib), ("host_gib", host_gib)):
         if not 0 < gib <= _MOST_GIB:
-            raise ValueError(f"--{name}-gib is {gib}; it must be between 0 and {_MOST_GIB}")
+            raise ValueError(f"`{name}` is {gib}; it must be between 0 and {_MOST_GIB}")
     for ratio in ratios:
         if not 1 <= ratio <= _MOST_RATIO:
-            raise ValueError(f"--ratio is {ratio}; it must be between 1 and {_MOST_RATIO}")
+            raise ValueError(f"`ratio` is {ratio}; it must be between 1 and {_MOST_RATIO}")
 
 
 def add_swap_in(swept: Sweep, rows: pd.DataFrame, swap_in: SwapIn) -> pd.DataFrame:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from hisparse_sim.simulator.serving.engines import NEWEST, Engine
 from hisparse_sim.simulator.serving.hardware import Hardware
 from hisparse_sim.simulator.serving.memory import (
     Capacity,
@@ -20,6 +21,7 @@ from hisparse_sim.simulator.serving.memory import (
     host_pool_bytes,
     pages,
     slot_table_bytes,
+    unbudgeted_bytes,
 )
 from hisparse_sim.simulator.serving.models import Model
 from hisparse_sim.simulator.serving.steptimes import Layout
@@ -47,11 +49,8 @@ def rank_weight_bytes(model: Model, layout: Layout) -> int:
     """
     counts = model.parameters()
     up = model.kv_lora_rank * model.heads * (model.nope_dim + model.value_dim) * model.layers
-    to_keys = model.indexer_layers * model.hidden * (model.index_dim + model.index_heads)
-    unsplit = (
-        model.layers * model.hidden * (model.q_lora_rank + model.kv_lora_rank + model.rope_dim)
-        + model.indexer_layers * model.q_lora_rank * model.index_heads * model.index_dim
-    )
+    to_keys = model.indexer_key_parameters
+    unsplit = model.unsplit_attention_parameters - to_keys
     tp = layout.attention_tp
     attention = (unsplit + (counts.attention - unsplit - to_keys) / tp) * model.weight_bytes
     router = (model.layers - model.dense_layers) * model.hidden * model.experts
@@ -76,16 +75,14 @@ class Deployment:
     pool_bytes: int | None = None  # device pool of one GPU
     host_bytes: int | None = None  # host memory of one GPU's rank
     host_reserve_bytes: int = 10_000_000_000  # of the node's host memory, not for pools
-    # "once": engines before July 2026, see memory.capacity; these also scaled the future tokens of
-    # running requests of a fixed length when they admitted another, see admission.py.
-    keys_budgeted: str = "all"
+    engine: Engine = NEWEST
 
     def __post_init__(self) -> None:
         if not 0 < self.mem_fraction_static < 1:
             raise ValueError(
                 f"mem_fraction_static must be between 0 and 1, not {self.mem_fraction_static}"
             )
-        if self.layout.gpus > self.hardware.gpus:
+        if self.layout.gpus > self.hardware.gpus and self.layout.gpus % self.hardware.gpus:
             raise ValueError(
                 f"layout {self.layout.name} needs {self.layout.gpus} GPUs; {self.hardware.name} has"
                 f" {self.hardware.gpus}"
@@ -119,7 +116,8 @@ class Deployment:
         """Host memory that one GPU's rank may pin. TP ranks hold copies, so each needs its own."""
         if self.host_bytes is not None:
             return self.host_bytes
-        return (self.hardware.node_host_bytes - self.host_reserve_bytes) // self.layout.gpus
+        ranks = min(self.layout.gpus, self.hardware.gpus)
+        return (self.hardware.node_host_bytes - self.host_reserve_bytes) // ranks
 
     @property
     def pulling_gpus(self) -> int:
@@ -136,31 +134,34 @@ class Deployment:
                 f" {free * self.mem_fraction_static / 1e9:.1f} GB"
             )
 
-    def baseline_tokens(self) -> int:
-        """Tokens of KV on one rank without HiSparse."""
+    def baseline_tokens(self, disaggregated: bool = False) -> int:
+        """Tokens of KV on one rank without HiSparse; `disaggregated`: prefill on other GPUs."""
         self.check_weights()
-        return baseline_pool_tokens(self.model, self.kv_dtype, self.device_pool_bytes)
+        return baseline_pool_tokens(
+            self.model,
+            self.kv_dtype,
+            self.device_pool_bytes,
+            self.engine,
+            disaggregated=disaggregated,
+        )
 
     def pool_tokens(self, ratio: int) -> int:
         """P of one rank under HiSparse."""
         self.check_weights()
         return device_pool_tokens(
-            self.device_pool_bytes,
-            self.model.layers,
-            self.entry_bytes,
-            ratio if self.keys_budgeted == "all" else 1,
-            self.model.indexer_key_bytes,
+            self.model, self.kv_dtype, ratio, self.device_pool_bytes, self.engine
         )
 
-    def unbudgeted_key_bytes(self, ratio: int) -> int:
-        """Bytes of indexer keys beside the pool: they come out of the reserve."""
-        if self.keys_budgeted == "all":
-            return 0
-        tokens = self.pool_tokens(ratio) * (ratio - 1)
-        return tokens * self.model.layers * self.model.indexer_key_bytes
+    def unbudgeted_bytes(self, ratio: int) -> int:
+        """Bytes beside the pool that the engine forgot to count: they come out of the reserve."""
+        return unbudgeted_bytes(
+            self.model, self.kv_dtype, ratio, self.pool_tokens(ratio), self.engine
+        )
 
-    def capacity(self, ratio: int, device_buffer_size: int, tokens: int) -> Capacity:
-        """Requests of `tokens` that one rank decodes together under HiSparse."""
+    def capacity(
+        self, ratio: int, device_buffer_size: int, tokens: int, output: int = 0
+    ) -> Capacity:
+        """Requests of `tokens`, `output` of them generated, that one rank decodes together."""
         self.check_weights()
         found = capacity(
             self.model,
@@ -170,9 +171,10 @@ class Deployment:
             tokens,
             self.device_pool_bytes,
             self.rank_host_bytes,
-            keys_budgeted=self.keys_budgeted,
+            output=output,
+            engine=self.engine,
         )
-        extra = self.unbudgeted_key_bytes(ratio)
+        extra = self.unbudgeted_bytes(ratio)
         if extra > self.reserve_bytes:
             reason = (
                 f"indexer keys of {extra / 1e9:.1f} GB beside the pool exceed the reserve of"
@@ -181,9 +183,9 @@ class Deployment:
             return replace(found, requests=0, limit=RESERVE, reason=reason)
         return found
 
-    def baseline_requests(self, tokens: int) -> int:
+    def baseline_requests(self, tokens: int, disaggregated: bool = False) -> int:
         """Requests of `tokens` that one rank holds without HiSparse."""
-        return self.baseline_tokens() // pages(tokens)
+        return self.baseline_tokens(disaggregated) // pages(tokens)
 
 
 @dataclass(frozen=True)
@@ -212,7 +214,8 @@ def shortages(
     CUDA graphs share the reserve with the slot tables and are not counted: a table that takes more
     than half of the reserve is reported as a risk.
     """
-    found = deployment.capacity(ratio, device_buffer_size, prompt + output)
+    found = deployment.capacity(ratio, device_buffer_size, prompt + output, output)
+    output = found.output
     pool, logical = found.pool_tokens, found.logical_tokens
     out: list[Shortage] = []
     if found.limit == "host":
@@ -221,8 +224,10 @@ def shortages(
         out.append(Shortage(RESERVE, "at start", "out of GPU memory", found.reason))
     if found.limit == "length":
         out.append(Shortage("length", "at admission", "the request is refused", found.reason))
-    tables = (max_running_requests + 1) * slot_table_bytes(deployment.model, device_buffer_size)
-    reserve = deployment.reserve_bytes - deployment.unbudgeted_key_bytes(ratio)
+    tables = (max_running_requests + 1) * slot_table_bytes(
+        deployment.model, device_buffer_size, deployment.engine
+    )
+    reserve = deployment.reserve_bytes - deployment.unbudgeted_bytes(ratio)
     if tables > reserve:
         out.append(
             Shortage(

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from hisparse_sim.simulator.serving.profiles import Profile, Source, find_profile, read_profiles
 
+MOST_GPUS = 2**20
+
 
 @dataclass(frozen=True)
 class Hardware:
@@ -24,7 +26,21 @@ class Hardware:
     decode_scale: float
     link: str  # name of the host link's profile
     gpus_per_host: int  # that read from one host memory at once
+    bf16_tflops: float  # peak, dense; here and below 0: not known
+    fp8_tflops: float
+    memory_gb_s: float  # of the GPU's own memory, peak
+    gpu_link_gb_s: float  # between the GPUs of a node, each GPU and direction
+    node_link_gb_s: float  # the same between nodes
+    variants: str  # another machine that may be meant
     sources: Mapping[str, Source]
+
+    def missing_rates(self, gpus: int) -> tuple[str, ...]:
+        """Names of the peak rates that are not known and without which no roofline holds for an
+        instance of `gpus`."""
+        needed = ["bf16_tflops", "fp8_tflops", "memory_gb_s", "gpu_link_gb_s"]
+        if gpus > self.gpus:
+            needed.append("node_link_gb_s")
+        return tuple(name for name in needed if not getattr(self, name))
 
     @property
     def host_bytes(self) -> int:
@@ -33,19 +49,25 @@ class Hardware:
 
 
 def _hardware(profile: Profile) -> Hardware:
-    gpus = profile.count("gpus")
+    gpus = profile.count("gpus", least=1, most=MOST_GPUS)
     return Hardware(
         name=profile.name,
         description=profile.labels.get("description", ""),
         gpus=gpus,
-        gpu_bytes=profile.count("gpu_bytes"),
+        gpu_bytes=profile.count("gpu_bytes", least=1),
         runtime_bytes=profile.count("runtime_bytes"),
-        node_host_bytes=profile.count("node_host_bytes"),
+        node_host_bytes=profile.count("node_host_bytes", least=1),
         step_times=profile.labels.get("step_times", ""),
-        prefill_scale=profile.number("prefill_scale", 1.0),
-        decode_scale=profile.number("decode_scale", 1.0),
+        prefill_scale=profile.number("prefill_scale", 1.0, positive=True),
+        decode_scale=profile.number("decode_scale", 1.0, positive=True),
         link=profile.labels.get("link", ""),
-        gpus_per_host=profile.count("gpus_per_host", gpus),
+        gpus_per_host=profile.count("gpus_per_host", gpus, least=1, most=MOST_GPUS),
+        bf16_tflops=profile.number("bf16_tflops", 0.0),
+        fp8_tflops=profile.number("fp8_tflops", 0.0),
+        memory_gb_s=profile.number("memory_gb_s", 0.0),
+        gpu_link_gb_s=profile.number("gpu_link_gb_s", 0.0),
+        node_link_gb_s=profile.number("node_link_gb_s", 0.0),
+        variants=profile.labels.get("variants", ""),
         sources=profile.sources,
     )
 

@@ -10,6 +10,10 @@ cubes says both (the exponent was chosen on the fitted points). The figures come
 fitted to measurements by `hisparse-sim gpu calibrate`, or modelled for links that were not at hand;
 each carries its kind and source. With several GPUs of one host pulling at once, `Link.among` first
 shares the host's ceiling among them.
+
+A link whose profile names another's kernels (`kernels_of`) has their figures carried over by
+`KernelCost.over`: the pace of one request is set by the bytes that its block keeps in flight over
+the time that a load takes to come back (Little's law), so it goes with the round trip.
 """
 
 from __future__ import annotations
@@ -24,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hisparse_sim.simulator.serving import profiles
-from hisparse_sim.simulator.serving.profiles import Profile, find_profile
+from hisparse_sim.simulator.serving.profiles import Profile, ProfileError, find_profile
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -42,6 +46,25 @@ class KernelCost:
     miss_ns: float  # each miss of one request, whatever its size
     miss_byte_ns: float  # each of its bytes beside that
 
+    def over(self, here_ns: float, there_ns: float) -> KernelCost:
+        """The kernel on another link, whose loads come back after `there_ns` and not `here_ns`.
+
+        A request's own pace goes with the round trip, for the bytes in flight stay; that takes all
+        of a miss's time for waiting, and flatters the faster link by what of it is work on the GPU.
+        Before the first entry arrives there is one round trip. Planning stays.
+        """
+        ratio = there_ns / here_ns
+        return replace(
+            self,
+            first_us=max(self.first_us + (there_ns - here_ns) / 1e3, 0.0),
+            miss_ns=self.miss_ns * ratio,
+            miss_byte_ns=self.miss_byte_ns * ratio,
+        )
+
+    def bytes_in_flight(self, round_trip_ns: float, entry_bytes: int) -> float:
+        """What one request keeps in flight at its own pace: rate x round trip."""
+        return round_trip_ns * entry_bytes / (self.miss_ns + entry_bytes * self.miss_byte_ns)
+
 
 @dataclass(frozen=True)
 class Link:
@@ -55,7 +78,21 @@ class Link:
     link_gb_s: float  # rate of items beside that
     bulk_gb_s: float  # one large copy from pinned memory
     kernels: dict[str, KernelCost]
-    host_gb_s: float = inf  # large copies of all GPUs of one host together; inf: not known
+    host_gb_s: float = inf  # large copies of GPUs of one host together; inf: not known
+    host_gpus: int = 0  # that share it: each further so many have as much of their own; 0: all
+    host_low_gb_s: float = 0.0  # what all GPUs of one host may get together at least; 0: not known
+    host_high_gb_s: float = inf  # and at most
+    round_trip_ns: float = 0.0  # of a GPU's load from host memory; 0: not known
+    round_trip_low_ns: float = 0.0  # the range of what was published
+    round_trip_high_ns: float = 0.0
+
+    def ceiling_gb_s(self, gpus: int) -> float:
+        """What `gpus` that pull from one host at once get together at most."""
+        return self.host_gb_s * max(1.0, gpus / self.host_gpus if self.host_gpus else 1.0)
+
+    def limited(self, host_gb_s: float) -> Link:
+        """The link with this ceiling for all GPUs of a host together, however many."""
+        return replace(self, host_gb_s=host_gb_s, host_gpus=0)
 
     def among(self, gpus: int) -> Link:
         """The link as each of `gpus` sees it when all of them pull from one host at once.
@@ -63,7 +100,7 @@ class Link:
         As it is while the host's ceiling allows the large copy to all; beyond that its rates fall
         in proportion. The kernels' own work stays.
         """
-        share = min(1.0, self.host_gb_s / (gpus * self.bulk_gb_s))
+        share = min(1.0, self.ceiling_gb_s(gpus) / (gpus * self.bulk_gb_s))
         return replace(
             self,
             entry_ns=self.entry_ns / share,
@@ -72,7 +109,7 @@ class Link:
         )
 
 
-def measured_points() -> pd.DataFrame:
+def measured_swap_ins() -> pd.DataFrame:
     """What the figures of h200-pcie5 were fitted to: medians on an H200, one layer and step.
 
     Columns: batch, misses (of each request), buffer, entry_bytes, sglang_us (the engine's kernel,
@@ -87,20 +124,51 @@ def measured_points() -> pd.DataFrame:
 def load_link(name: str, path: str | Path | None = None) -> Link:
     """The link profile called `name`, shipped or in the profile file `path`.
 
-    Raises ProfileError if it is unknown (the message lists the known) or lacks a figure.
+    One that names the kernels of another link (`kernels_of`) needs `bulk_gb_s` and `round_trip_ns`
+    only: rates of entries go with the large copy, see `KernelCost.over` for the kernels. Raises
+    ProfileError if it is unknown (the message lists the known) or lacks a figure.
     """
     profile = find_profile("links", name, path)
+    bulk = profile.number("bulk_gb_s", positive=True)
+    round_trip = profile.number("round_trip_ns", 0.0)
+    kind = profile.sources["link_gb_s"].kind if "link_gb_s" in profile.sources else ""
+    source = profile.sources["link_gb_s"].text if "link_gb_s" in profile.sources else ""
+    if of := profile.labels.get("kernels_of"):
+        base = _kernels_of(of, profile, path)
+        kind, source = "modelled", f"from {base.name}: rates with the large copy, kernels' pace with the round trip"
+        entry_ns, link_gb_s = base.entry_ns * base.bulk_gb_s / bulk, base.link_gb_s * bulk / base.bulk_gb_s
+        there = profile.number("round_trip_ns", positive=True)
+        kernels = {k: cost.over(base.round_trip_ns, there) for k, cost in base.kernels.items()}
+    else:
+        entry_ns, link_gb_s = profile.number("entry_ns"), profile.number("link_gb_s", positive=True)
+        kernels = {kernel: _kernel(profile, kernel) for kernel in KERNELS}
     return Link(
         name=profile.name,
         description=profile.labels.get("description", ""),
-        kind=profile.sources["link_gb_s"].kind if "link_gb_s" in profile.sources else "",
-        source=profile.sources["link_gb_s"].text if "link_gb_s" in profile.sources else "",
-        entry_ns=profile.number("entry_ns"),
-        link_gb_s=profile.number("link_gb_s"),
-        bulk_gb_s=profile.number("bulk_gb_s"),
-        kernels={kernel: _kernel(profile, kernel) for kernel in KERNELS},
-        host_gb_s=profile.number("host_gb_s", inf),
+        kind=kind,
+        source=source,
+        entry_ns=entry_ns,
+        link_gb_s=link_gb_s,
+        bulk_gb_s=bulk,
+        kernels=kernels,
+        host_gb_s=profile.number("host_gb_s", inf, positive=True),
+        host_gpus=profile.count("host_gpus", 0),
+        host_low_gb_s=profile.number("host_low_gb_s", 0.0),
+        host_high_gb_s=profile.number("host_high_gb_s", inf, positive=True),
+        round_trip_ns=round_trip,
+        round_trip_low_ns=profile.number("round_trip_low_ns", round_trip),
+        round_trip_high_ns=profile.number("round_trip_high_ns", round_trip),
     )
+
+
+def _kernels_of(name: str, profile: Profile, path: str | Path | None) -> Link:
+    base = find_profile("links", name, path)
+    if "kernels_of" in base.labels or not base.number("round_trip_ns", 0.0):
+        raise ProfileError(
+            f"{profile.place} takes the kernels of {base.name}, which has none of its own or no"
+            " round_trip_ns"
+        )
+    return load_link(base.name, path)
 
 
 def _kernel(profile: Profile, kernel: str) -> KernelCost:

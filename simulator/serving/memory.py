@@ -3,7 +3,7 @@
 As the engine allocates, per GPU rank. Read from SGLang 0.5.23, files under sglang/srt:
 managers/hisparse_coordinator.py (hot buffers, tables), mem_cache/allocator/hisparse.py,
 mem_cache/hisparse_memory_pool.py, model_executor/pool_configurator.py (bytes of a token),
-mem_cache/pool_host/base.py (host pool), managers/tp_worker.py (longest request).
+mem_cache/pool_host/base.py (host pool). What older releases did otherwise: engines.py.
 Letters: P device pool in tokens, R host_to_device_ratio, B device_buffer_size, L layers (shared
 ones too). The device pool stores KV items for P tokens, but indexer keys for all P * R tokens that
 the host pool can hold: a larger R makes P smaller.
@@ -14,34 +14,66 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from hisparse_sim.simulator.serving.engines import NEWEST, Engine
+from hisparse_sim.simulator.serving.lengths import PAGE_TOKENS as PAGE_TOKENS
+from hisparse_sim.simulator.serving.lengths import REFUSED, check_length
+from hisparse_sim.simulator.serving.lengths import pages as pages
 from hisparse_sim.simulator.serving.models import Model
 
-PAGE_TOKENS = 64  # the engine's page; also the reserved page behind every hot buffer
 MAX_BUFFER = 32_767  # slot ids are int16
 
-KEY_BUDGETS = ("all", "once")
 DEVICE_POOL, INDEXER_KEYS, HOST, LENGTH = "device pool", "indexer keys", "host", "length"
 
 
-def pages(tokens: int) -> int:
-    """`tokens` rounded up to whole pages, in tokens."""
-    return -(-tokens // PAGE_TOKENS) * PAGE_TOKENS
+def _budgeted_entry_bytes(model: Model, kv_dtype: str, engine: Engine) -> int:
+    """Bytes that the pool's size counts for one entry of one layer."""
+    as_stored = engine.budgets_fp8_as_stored or kv_dtype != "fp8"
+    return model.entry_bytes(kv_dtype if as_stored else "fp8-raw")
+
+
+def _whole_pages(pool_bytes: int, token_bytes: int) -> int:
+    return pool_bytes // token_bytes // PAGE_TOKENS * PAGE_TOKENS
 
 
 def device_pool_tokens(
-    pool_bytes: int, layers: int, entry_bytes: int, ratio: int, key_bytes: int = 132
+    model: Model, kv_dtype: str, ratio: int, pool_bytes: int, engine: Engine = NEWEST
 ) -> int:
-    """P: tokens in the device pool when `pool_bytes` hold the items and R keys for each."""
-    per_token = layers * (entry_bytes + key_bytes * ratio)
-    return pool_bytes // per_token // PAGE_TOKENS * PAGE_TOKENS
+    """P: tokens in the device pool under HiSparse, as the engine sizes it for `pool_bytes`."""
+    keys = model.indexer_key_bytes * (ratio if engine.budgets_every_key else 1)
+    entry = _budgeted_entry_bytes(model, kv_dtype, engine)
+    return _whole_pages(pool_bytes, model.layers * (entry + keys))
 
 
-def baseline_pool_tokens(model: Model, kv_dtype: str, pool_bytes: int) -> int:
-    """Tokens that the same bytes hold without HiSparse: every item and key on the GPU.
+def baseline_pool_tokens(
+    model: Model,
+    kv_dtype: str,
+    pool_bytes: int,
+    engine: Engine = NEWEST,
+    *,
+    disaggregated: bool = False,
+) -> int:
+    """Tokens that the same bytes hold without HiSparse: every item and key on the GPU."""
+    entry = _budgeted_entry_bytes(model, kv_dtype, engine)
+    keys = _baseline_key_bytes(model, engine, disaggregated)
+    return _whole_pages(pool_bytes, model.layers * entry + keys)
 
-    Shared layers have no keys then (mem_cache/kv_cache_configurator.py).
+
+def _baseline_key_bytes(model: Model, engine: Engine, disaggregated: bool) -> int:
+    layers = engine.baseline_key_layers(model.layers, model.indexer_layers, disaggregated)
+    return layers * model.indexer_key_bytes
+
+
+def unbudgeted_bytes(
+    model: Model, kv_dtype: str, ratio: int, pool_tokens: int, engine: Engine = NEWEST
+) -> int:
+    """Bytes that a pool of `pool_tokens` under HiSparse takes beyond its budget.
+
+    Older engines forget keys and a part of each fp8 entry; both come out of the GPU's reserve. All
+    P * R tokens have keys in every release.
     """
-    return pool_bytes // full_kv_bytes(model, kv_dtype, PAGE_TOKENS) * PAGE_TOKENS
+    keys = 0 if engine.budgets_every_key else (ratio - 1) * model.indexer_key_bytes
+    entry = model.entry_bytes(kv_dtype) - _budgeted_entry_bytes(model, kv_dtype, engine)
+    return pool_tokens * model.layers * (keys + entry)
 
 
 def host_pool_bytes(pool_tokens: int, ratio: int, layers: int, entry_bytes: int) -> int:
@@ -74,13 +106,20 @@ def indexer_bytes(model: Model, tokens: int) -> int:
     return pages(tokens) * model.layers * model.indexer_key_bytes
 
 
-def full_kv_bytes(model: Model, kv_dtype: str, tokens: int) -> int:
+def full_kv_bytes(
+    model: Model,
+    kv_dtype: str,
+    tokens: int,
+    engine: Engine = NEWEST,
+    *,
+    disaggregated: bool = False,
+) -> int:
     """Device bytes of a request that keeps everything on the GPU: items and indexer keys."""
-    keys = pages(tokens) * model.indexer_layers * model.indexer_key_bytes
+    keys = pages(tokens) * _baseline_key_bytes(model, engine, disaggregated)
     return request_host_bytes(model, kv_dtype, tokens) + keys
 
 
-def slot_table_bytes(model: Model, device_buffer_size: int) -> int:
+def slot_table_bytes(model: Model, device_buffer_size: int, engine: Engine = NEWEST) -> int:
     """Bytes of the engine's tables per request slot, outside the device pool.
 
     Per layer a 32-bit token and location for each of the B + 64 slots and a 16-bit order of the B
@@ -89,8 +128,10 @@ def slot_table_bytes(model: Model, device_buffer_size: int) -> int:
     """
     slots = device_buffer_size + PAGE_TOKENS
     per_layer = 8 * slots + 2 * device_buffer_size
-    plan = 12 * model.top_k + 4 if model.indexer_layers < model.layers else 0
-    of_request = 8 * (model.context + PAGE_TOKENS) + 8 * slots + 8 * model.top_k + plan
+    shared = model.indexer_layers < model.layers
+    plan = 12 * model.top_k + 4 if shared and engine.plans_shared_misses else 0
+    locations = model.context + (PAGE_TOKENS if engine.pads_context_table else 0)
+    of_request = 8 * locations + 8 * slots + 8 * model.top_k + plan
     return model.layers * per_layer + of_request
 
 
@@ -117,6 +158,7 @@ class Capacity:
     reason: str  # one sentence with the figures
     pool_tokens: int  # P
     logical_tokens: int  # P * R, the length of the host pool
+    output: int  # tokens that one request generates, perhaps cut
     device_tokens_per_request: int
     hot_buffer_bytes: int  # per request
     host_bytes_per_request: int
@@ -142,54 +184,44 @@ def capacity(
     device_pool_bytes: int,
     host_bytes: int,
     *,
-    keys_budgeted: str = "all",
+    output: int = 0,
+    engine: Engine = NEWEST,
 ) -> Capacity:
-    """Requests of `tokens` (prompt and output) that decode together on one GPU under HiSparse.
+    """Requests of `tokens` that decode together on one GPU under HiSparse.
 
-    `device_pool_bytes` is what the engine has left for KV on the GPU and `host_bytes` the host
-    memory of this GPU's rank. Counts every request at its full length, so none is retracted.
-    The host pool is pinned whole at start: if it does not fit, the engine does not start and no
-    request runs. `keys_budgeted` "once" is the rule of engines before SGLang's pull request 31992
-    (July 2026): the pool is sized as if one key were kept for each of its own tokens, and the other
-    keys come out of whatever is left on the GPU. Raises ValueError for arguments that the engine
-    refuses.
+    `tokens` counts prompt and output, `output` says how many of them are output: one that the
+    engine cuts (see lengths.py) makes the request shorter. `device_pool_bytes` is what the engine
+    has left for KV on the GPU and `host_bytes` the host memory of this GPU's rank. Counts every
+    request at its full length, so none is retracted. The host pool is pinned whole at start: if it
+    does not fit, the engine does not start and no request runs. Raises ValueError for arguments
+    that the engine refuses.
     """
-    if keys_budgeted not in KEY_BUDGETS:
-        known = ", ".join(KEY_BUDGETS)
-        raise ValueError(f"unknown key budget {keys_budgeted!r}; known: {known}")
     check_buffer(model, device_buffer_size)
     for name, value in (("ratio", ratio), ("tokens", tokens)):
         if value < 1:
             raise ValueError(f"{name} must be at least 1, not {value}")
+    if not 0 <= output < tokens:
+        raise ValueError(f"of {tokens} tokens {output} cannot be output: the prompt needs one")
     if ratio != int(ratio):
         raise ValueError(f"host_to_device_ratio must be a whole number, not {ratio}")
-    item = model.entry_bytes(kv_dtype)
-    keys = model.indexer_key_bytes
+    entry = model.entry_bytes(kv_dtype)
 
     def pool_at(any_ratio: int) -> int:
-        budgeted = any_ratio if keys_budgeted == "all" else 1
-        return device_pool_tokens(device_pool_bytes, model.layers, item, budgeted, keys)
+        return device_pool_tokens(model, kv_dtype, any_ratio, device_pool_bytes, engine)
 
     pool = pool_at(ratio)
     logical = pool * ratio
+    length = check_length(tokens - output, output, pool, model.context)
+    tokens = tokens - output + length.output
     per_request = device_tokens(tokens, device_buffer_size)
-    pinned = host_pool_bytes(pool, ratio, model.layers, item)
+    pinned = host_pool_bytes(pool, ratio, model.layers, entry)
     by_device, by_keys = pool // per_request, logical // pages(tokens)
-    longest = min(model.context, pool) - 1
-    if tokens > longest:
-        requests, limit = 0, LENGTH
-        bound = (
-            f"the context of {model.name}"
-            if model.context <= pool
-            else f"the device pool, which holds {pool:,} tokens at ratio {ratio}"
-        )
-        reason = (
-            f"{tokens:,} tokens exceed the longest request, {max(longest, 0):,}, set by {bound}"
-        )
+    if output > length.output == 0 or length.outcome == REFUSED:
+        requests, limit, reason = 0, LENGTH, length.reason
     elif pinned > host_bytes:
         requests, limit = 0, HOST
         fitting = _largest(
-            lambda r: host_pool_bytes(pool_at(r), r, model.layers, item) <= host_bytes, ratio
+            lambda r: host_pool_bytes(pool_at(r), r, model.layers, entry) <= host_bytes, ratio
         )
         way_out = f"the largest ratio that fits is {fitting}" if fitting else "no ratio fits"
         reason = (
@@ -217,6 +249,7 @@ def capacity(
         logical_tokens=logical,
         device_tokens_per_request=per_request,
         hot_buffer_bytes=hot_buffer_bytes(model, kv_dtype, device_buffer_size),
+        output=length.output,
         host_bytes_per_request=request_host_bytes(model, kv_dtype, tokens),
         indexer_bytes_per_request=indexer_bytes(model, tokens),
         host_pool_bytes=pinned,

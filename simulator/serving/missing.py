@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from os import PathLike
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from hisparse_sim.policies import Policy, get_policy
-from hisparse_sim.simulator.replay.former_names import present_names
+from hisparse_sim.policies import ALIASES, Policy, get_policy
 from hisparse_sim.simulator.replay.replaying import replay_part
-from hisparse_sim.traces import Part, Trace, open_trace, sample_path
+from hisparse_sim.simulator.replay.result_files import read_rows
+from hisparse_sim.simulator.replay.totals import totals
+from hisparse_sim.traces import OneTrace, Part, Trace, TraceError, as_trace
 from hisparse_sim.traces.file.units import TOKEN, plural, refuse_blocks
 from hisparse_sim.traces.synth.generated import GeneratedTrace
 
@@ -70,11 +71,23 @@ class LayerMisses:
         return self.mean / self.selected
 
 
+class Origin(NamedTuple):
+    """Where misses come from."""
+
+    name: str  # of the trace
+    provenance: str
+    sha256: str  # of the trace; "" if that is not known
+
+    @classmethod
+    def of(cls, trace: Trace) -> Origin:
+        return cls(trace.name, trace.metadata.provenance, trace.sha256)
+
+
 MissesOf = Callable[[str, int], LayerMisses]  # (policy, buffer) -> its misses
 
 
 def layer_misses(
-    trace: str | PathLike[str] | Trace | None,
+    trace: OneTrace | None,
     policy: str | Policy,
     device_buffer_size: int,
     start: str = "staged",
@@ -88,9 +101,9 @@ def layer_misses(
     for a bad trace or one that does not count tokens, ValueError for one that is no longer than the
     warm-up.
     """
-    opened = trace if isinstance(trace, Trace) else open_trace(trace or sample_path())
+    opened = as_trace(trace)
     refuse_blocks([opened], "serving models price")
-    chosen = get_policy(policy) if isinstance(policy, str) else policy
+    chosen = get_policy(policy)
 
     def replay(part: Part) -> tuple[int, npt.NDArray[np.int32], float, float]:
         demand = opened.read(part)
@@ -132,54 +145,119 @@ def layer_misses(
     )
 
 
-def read_miss_curve(path: str | Path, policy: str, context: float, top_k: int) -> MissesOf:
-    """Misses from the rows of a sweep (csv, json, jsonl or parquet) instead of a replay.
+@dataclass(frozen=True)
+class MissCurve:
+    """Misses over accesses by buffer size, from the rows of a sweep; called like a replay."""
 
-    Needs the columns `buffer` and `miss_rate`; with a column `policy`, its rows are taken. A rate
-    says nothing about layers or spread: all are taken alike. `context`: tokens of the requests that
-    were swept. Raises ValueError if the file, a column or a buffer is missing, or the rows do not
-    count tokens.
-    """
-    file, policy = Path(path), get_policy(policy).name
-    readers: dict[str, Callable[[Path], pd.DataFrame]] = {
-        ".csv": pd.read_csv,
-        ".json": pd.read_json,
-        ".jsonl": lambda path: pd.read_json(path, lines=True),
-        ".parquet": pd.read_parquet,
-    }
-    if file.suffix not in readers:
-        raise ValueError(f"{file} is none of {', '.join(readers)}")
-    try:
-        rows = present_names(readers[file.suffix](file))
-    except (OSError, ValueError) as error:
-        raise ValueError(f"cannot read the miss curve in {file}: {error}") from error
-    for column in ("buffer", "miss_rate"):
-        if column not in rows:
-            raise ValueError(f"{file} has no column {column}: give the rows of a sweep")
-    others = set(rows["unit"].fillna(TOKEN)) - {TOKEN} if "unit" in rows else set()
-    if others:
-        counted = " and ".join(map(plural, sorted(others)))
-        raise ValueError(f"{file} counts {counted}, and serving models price single tokens")
-    if "policy" in rows:
-        rows = rows[rows["policy"] == policy]
-    rates = rows.groupby("buffer")["miss_rate"].mean()
+    file: Path
+    origin: Origin
+    start: str  # "" where the rows do not say it
+    policy: str
+    rates: Mapping[int, float]  # by buffer size
+    context: float  # tokens of the requests that are asked about
+    top_k: int
 
-    def misses_of(wanted: str, size: int) -> LayerMisses:
-        if get_policy(wanted).name != policy or size not in rates.index:
-            known = ", ".join(str(buffer) for buffer in rates.index)
-            raise ValueError(f"{file} has no {wanted} at buffer {size}; it has {policy} at {known}")
-        mean = float(rates[size]) * top_k
+    def __call__(self, policy: str, device_buffer_size: int) -> LayerMisses:
+        """Raises ValueError for a policy or buffer that was not swept."""
+        if get_policy(policy).name != self.policy or device_buffer_size not in self.rates:
+            known = ", ".join(map(str, self.rates))
+            raise ValueError(
+                f"{self.file} has no {policy} at buffer {device_buffer_size}; it has"
+                f" {self.policy} at {known}"
+            )
+        mean = self.rates[device_buffer_size] * self.top_k
         return LayerMisses(
-            trace=file.stem,
-            provenance="given",
-            sha256="",
-            policy=policy,
-            device_buffer_size=size,
-            start="",
+            trace=self.origin.name,
+            provenance=self.origin.provenance,
+            sha256=self.origin.sha256,
+            policy=self.policy,
+            device_buffer_size=device_buffer_size,
+            start=self.start,
             per_layer=(mean,),
             spread=((mean,) * QUANTILES,),
-            selected=float(top_k),
-            context=context,
+            selected=float(self.top_k),
+            context=self.context,
         )
 
-    return misses_of
+
+def read_miss_curve(
+    path: str | Path, policy: str, context: float, top_k: int, start: str = "staged"
+) -> MissCurve:
+    """Misses from the rows of a sweep (csv, json, jsonl or parquet) instead of a replay.
+
+    The rate at a buffer is misses over accesses, summed over the rows of `policy`. Rows of one's
+    own need `buffer` and `miss_rate` alone, one at every buffer. Of two starts that were swept, `start`
+    is taken. A rate says nothing about layers or spread: all are taken alike. `context`: tokens of
+    the requests that were swept.
+
+    Raises TraceError if the file cannot be read, has a rate that is none (missing, negative, above
+    1), holds several traces, seeds or selections of one trace, or counts no tokens.
+    """
+    file, policy = Path(path), get_policy(policy).name
+    try:
+        rows = read_rows(file)
+    except TraceError as error:
+        raise TraceError(f"cannot read the miss curve: {error}") from error
+    counted = {"misses", "accesses", "steps"} <= set(rows.columns)
+    for column in ("buffer", *(("misses", "accesses") if counted else ("miss_rate",))):
+        if column not in rows:
+            raise TraceError(f"{file} has no column {column}: give the rows of a sweep")
+        if (missing := rows[column].isna()).any():
+            row = int(missing.to_numpy().argmax()) + 1
+            raise TraceError(f"{file}, row {row}: {column} is missing, and it means no rate of 0")
+    others = set(rows["unit"].fillna(TOKEN)) - {TOKEN} if "unit" in rows else set()
+    if others:
+        units = " and ".join(map(plural, sorted(others)))
+        raise TraceError(f"{file} counts {units}, and serving models price single tokens")
+    if "policy" in rows:
+        swept = ", ".join(dict.fromkeys(rows["policy"].dropna()))
+        rows = rows[rows["policy"].str.lower().replace(ALIASES) == policy]
+        if rows.empty:
+            raise TraceError(f"{file} has no rows of {policy}; it has {swept or 'none'}")
+    if "start" in rows and start in set(rows["start"].dropna()):
+        rows = rows[rows["start"] == start]
+    rates = _rates_by_counts(file, rows) if counted else _rates_as_given(file, rows)
+    first = {str(name): value for name, value in rows.iloc[0].items() if pd.notna(value)}
+    return MissCurve(
+        file=file,
+        origin=Origin(
+            first.get("trace", file.stem),
+            first.get("provenance", "given"),
+            first.get("trace_sha256", ""),
+        ),
+        start=first.get("start", ""),
+        policy=policy,
+        rates=rates,
+        context=context,
+        top_k=top_k,
+    )
+
+
+def _rates_by_counts(file: Path, rows: pd.DataFrame) -> dict[int, float]:
+    if "policy" not in rows:
+        rows = rows.assign(policy="")
+    try:
+        sums = totals(rows, [name for name in ("trace", "policy", "buffer") if name in rows])
+    except TraceError as error:
+        raise TraceError(f"{file} is no single miss curve: {error}") from error
+    for name, noun in (("trace", "traces or starts"), ("policy", "seeds")):
+        if name in sums and sums[name].nunique() > 1:
+            found = ", ".join(dict.fromkeys(map(str, sums[name])))
+            raise TraceError(
+                f"{file} holds several {noun} ({found}), whose misses are those of different loads:"
+                " give the rows of one"
+            )
+    if (sums["accesses"] == 0).any():
+        raise TraceError(f"{file} has rows without any access: they have no miss rate")
+    return dict(zip(sums["buffer"].astype(int), sums["miss_rate"].astype(float), strict=True))
+
+
+def _rates_as_given(file: Path, rows: pd.DataFrame) -> dict[int, float]:
+    rates: dict[int, float] = {}
+    for buffer, rate in zip(rows["buffer"].astype(int), rows["miss_rate"], strict=True):
+        if rates.setdefault(buffer, float(rate)) != rate:
+            raise TraceError(
+                f"{file} has several rates at buffer {buffer} and no counts of misses and accesses"
+                " to weigh them by: give one"
+            )
+    return rates

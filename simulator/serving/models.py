@@ -16,6 +16,7 @@ from hisparse_sim.simulator.serving.profiles import (
     find_profile,
     read_profiles,
 )
+from hisparse_sim.traces.file.captured import MOST_LAYERS, MOST_TOKENS
 
 KV_DTYPES = ("bf16", "fp8", "fp8-raw")
 FULL, SHARED = "full", "shared"
@@ -122,6 +123,18 @@ class Model:
         )
 
     @property
+    def indexer_key_parameters(self) -> int:
+        """Of the indexers' projections to keys and head weights, which the engine keeps in bf16."""
+        return self.indexer_layers * self.hidden * (self.index_dim + self.index_heads)
+
+    @property
+    def unsplit_attention_parameters(self) -> int:
+        """Of the down-projections and the indexers, which tensor parallelism does not split."""
+        down = self.q_lora_rank + self.kv_lora_rank + self.rope_dim
+        queries = self.indexer_layers * self.q_lora_rank * self.index_heads * self.index_dim
+        return self.layers * self.hidden * down + queries + self.indexer_key_parameters
+
+    @property
     def weights_bytes(self) -> int:
         """Bytes of all weights once: embedding and head in bf16, the rest as the profile says."""
         counts = self.parameters()
@@ -153,29 +166,32 @@ _COUNTS = (
     "dense_width",
     "vocabulary",
 )
+_AT_LEAST_1 = ("layers", "top_k", "context", "kv_lora_rank")
+_MOST = {"layers": MOST_LAYERS}  # others: MOST_TOKENS
 
 
 def _layer_types(profile: Profile, layers: int) -> tuple[str, ...]:
-    pattern = str(profile.figures.get("layer_pattern", "F" * layers))
+    pattern = profile.text("layer_pattern", "F" * layers)
     if len(pattern) != layers or set(pattern) - {"F", "S"} or not pattern.startswith("F"):
         raise ProfileError(
-            f"{profile.file}: [models.{profile.name}] layer_pattern must be {layers} letters F or"
-            " S, the first one F"
+            f"{profile.place} layer_pattern must be {layers} letters F or S, the first one F"
         )
     return tuple(FULL if letter == "F" else SHARED for letter in pattern)
 
 
 def _model(profile: Profile) -> Model:
-    counts = {key: profile.count(key) for key in _COUNTS}
-    for key in ("layers", "top_k", "context", "kv_lora_rank"):
-        if counts[key] < 1:
-            raise ProfileError(f"{profile.file}: [models.{profile.name}] {key} must be at least 1")
+    counts = {
+        key: profile.count(key, least=int(key in _AT_LEAST_1), most=_MOST.get(key, MOST_TOKENS))
+        for key in _COUNTS
+    }
+    if counts["dense_layers"] > counts["layers"]:
+        raise ProfileError(f"{profile.place} dense_layers must be at most its layers")
     return Model(
         name=profile.name,
         repository=profile.labels.get("repository", ""),
         layer_types=_layer_types(profile, counts["layers"]),
-        expert_weight_bytes=profile.number("expert_weight_bytes"),
-        weight_bytes=profile.number("weight_bytes"),
+        expert_weight_bytes=profile.number("expert_weight_bytes", positive=True),
+        weight_bytes=profile.number("weight_bytes", positive=True),
         sources=profile.sources,
         **counts,
     )

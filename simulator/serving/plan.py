@@ -103,20 +103,17 @@ def _candidate(setting: Setting, aim: Aim) -> dict[str, Any]:
     if setting.mode != "baseline":
         row["host_gb"] = pinned_bytes(setting.deployment, setting.ratio) / 1e9
         found = setting.deployment.capacity(
-            setting.ratio, setting.device_buffer_size, aim.prompt + aim.output
+            setting.ratio, setting.device_buffer_size, aim.prompt + aim.output, aim.output
         )
         if found.requests == 0:
             return row | {"limit": found.limit, "reason": found.reason}
     resident, limit = setting.resident(aim.prompt, aim.output)
+    length = setting.pool.length(aim.prompt, aim.output)
     if resident == 0:
-        tokens = setting.pool.device_tokens
-        return row | {
-            "limit": limit,
-            "reason": f"{aim.prompt + aim.output:,} tokens exceed the pool of {tokens:,}",
-        }
+        return row | {"limit": limit, "reason": length.reason}
     wanted = -(-aim.concurrency // setting.ranks)
     batch = min(resident, wanted)
-    tpot = setting.step_us(batch, aim.prompt + aim.output / 2) / 1000
+    tpot = setting.step_us(batch, aim.prompt + length.output / 2) / 1000
     meets = (aim.max_tpot_ms is None or tpot <= aim.max_tpot_ms) and (
         aim.max_miss_rate is None or row["miss_rate"] <= aim.max_miss_rate
     )
@@ -124,7 +121,7 @@ def _candidate(setting: Setting, aim: Aim) -> dict[str, Any]:
         "requests": resident,
         "limit": limit if resident < wanted else "concurrency",
         "batch": batch,
-        "tokens_per_s": setting.steady_tokens_per_s(aim.prompt, aim.output, batch),
+        "tokens_per_s": setting.steady_tokens_per_s(aim.prompt, length.output, batch),
         "tpot_ms": tpot,
         "meets": meets,
     }

@@ -24,7 +24,7 @@ from hisparse_sim.simulator.serving.missing import LayerMisses, MissesOf
 from hisparse_sim.simulator.serving.models import Model
 from hisparse_sim.simulator.serving.profiles import ProfileError
 from hisparse_sim.simulator.serving.served import Server, serve
-from hisparse_sim.simulator.serving.steptimes import StepTimes, ask_aiconfigurator, load_step_times
+from hisparse_sim.simulator.serving.steptimes import StepTimes
 from hisparse_sim.simulator.serving.workload import Workload
 
 
@@ -62,6 +62,7 @@ class Setting:
     ignore_eos: bool = True  # requests of a fixed length: another admission, see admission.py
     kernel: str = "sglang"  # swap-in kernel: the engine's, or "native" for ours
     profiles: str | Path | None = None  # the user's file, for links
+    host_gb_s: float | None = None  # what all GPUs of one host copy together; None: the link's
 
     def __post_init__(self) -> None:
         if self.mode != "baseline":
@@ -80,7 +81,7 @@ class Setting:
     def pool(self) -> Pool:
         """Pool of one rank; ValueError if the engine does not start with it."""
         if self.mode == "baseline":
-            tokens = self.deployment.baseline_tokens()
+            tokens = self.deployment.baseline_tokens(self.disaggregated)
             return self._pool(tokens, tokens, 0)
         found = self.deployment.capacity(self.ratio, self.device_buffer_size, 1)
         if found.limit in (HOST, RESERVE):
@@ -95,7 +96,7 @@ class Setting:
             self.deployment.model.context,
             self.conservativeness,
             self.ignore_eos,
-            scaled=self.deployment.keys_budgeted == "once",  # as old: see Deployment
+            self.deployment.engine,
         )
 
     @cached_property
@@ -115,12 +116,20 @@ class Setting:
         ProfileError if the machine's profile names none or an unknown one.
         """
         link = load_link(self.deployment.hardware.link, self.profiles)
+        if self.host_gb_s is not None:
+            link = link.limited(self.host_gb_s)
         return link.among(self.deployment.pulling_gpus)
+
+    def host_range(self) -> tuple[float, ...]:
+        """Lowest and highest rate that the host may give all its GPUs together, in GB/s; empty if
+        no range is known."""
+        link = load_link(self.deployment.hardware.link, self.profiles)
+        return (link.host_low_gb_s, link.host_high_gb_s) if link.host_low_gb_s else ()
 
     def server(self) -> Server:
         """The instance for `serve`."""
         model = self.deployment.model
-        prefill = self.deployment.baseline_tokens()
+        prefill = self.deployment.baseline_tokens(self.disaggregated)
         return Server(
             steps=self.steps,
             exposure=self.exposure,
@@ -142,10 +151,12 @@ class Setting:
         """Requests that one rank runs together when more are always waiting, and what limits them.
 
         All at their mean length, so that growth and endings balance; the last one admitted also
-        needs room for its prompt in the device pool if prefill runs on the same GPUs.
+        needs room for its prompt in the device pool if prefill runs on the same GPUs. `output` is
+        cut as the engine does, and 0 run if it refuses them.
         """
         pool = self.pool
-        if not pool.can_ever_hold(prompt, output):
+        output = pool.length(prompt, output).output
+        if output < 1:
             return 0, "length"
         mean = pages(prompt + output // 2)
         found = {"max-running-requests": max(self.max_running_requests // self.ranks, 1)}
@@ -170,10 +181,12 @@ class Setting:
         pool = self.pool
         clipped = min(output, CLIP_NEW_TOKENS)
         promise = clipped * (1 - clipped / (2 * output))  # the mean of min(left, 4096)
-        arriving = pages(prompt) + PAGE_TOKENS
+        arriving = pages(prompt)
+        if pool.engine.admits_with_page or not pool.ignore_eos:
+            arriving += PAGE_TOKENS
         if not pool.ignore_eos:
             arriving += clipped
-        if pool.scaled or not pool.ignore_eos:
+        if pool.scaled:
             promise *= FINAL_RATIO
 
         def beside(tokens: int, each: float) -> int:
@@ -213,37 +226,6 @@ class Setting:
                 0, prompt
             ) + self.steps.prefill_rest_chunk_us(prompt)
         return self.ranks * batch * output / (batch * prefill + decode) * 1e6
-
-
-def steps_for(
-    model: Model, hardware: Hardware, layout: str, kv_dtype: str, source: str | None = None
-) -> StepTimes:
-    """Compute of a deployment: the shipped table (None), "aiconfigurator", or a table's path.
-
-    A machine without data of its own takes those of the machine that its profile names, scaled as
-    the profile says; raises ProfileError where it names none.
-    """
-    if source not in (None, "aiconfigurator"):
-        return load_step_times(model.name, hardware.name, layout, kv_dtype, Path(source or ""))
-    measured = hardware.step_times
-    kv_dtype = "fp8" if kv_dtype == "fp8-raw" else kv_dtype  # the same arithmetic on fewer bytes
-    if not measured:
-        raise ProfileError(
-            f"no compute data for {hardware.name}: give a table with --step-times FILE"
-        )
-    if source == "aiconfigurator":
-        table = ask_aiconfigurator(model.name, model.repository, measured, layout, kv_dtype)
-    else:
-        table = load_step_times(model.name, measured, layout, kv_dtype)
-    if measured == hardware.name:
-        return table
-    why = hardware.sources.get("decode_scale")
-    return table.scaled(
-        hardware.name,
-        hardware.decode_scale,
-        hardware.prefill_scale,
-        why.text if why else "not scaled",
-    )
 
 
 def serve_all(

@@ -5,7 +5,6 @@ The figures and their scenarios are data (profiles/published.toml). No model rea
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
@@ -15,8 +14,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from hisparse_sim.policies import Policy
 from hisparse_sim.simulator.serving import profiles
 from hisparse_sim.simulator.serving.deployment import Deployment, rank_weight_bytes
+from hisparse_sim.simulator.serving.engines import NEWEST, load_engine
 from hisparse_sim.simulator.serving.exposure import Exposure
 from hisparse_sim.simulator.serving.hardware import load_hardware
 from hisparse_sim.simulator.serving.latency import load_link
@@ -27,15 +28,18 @@ from hisparse_sim.simulator.serving.memory import (
 )
 from hisparse_sim.simulator.serving.missing import LayerMisses, layer_misses
 from hisparse_sim.simulator.serving.models import load_model
-from hisparse_sim.simulator.serving.prediction import Setting, steps_for, swap_in_on
+from hisparse_sim.simulator.serving.prediction import Setting, swap_in_on
 from hisparse_sim.simulator.serving.served import serve
+from hisparse_sim.simulator.serving.step_source import steps_for
 from hisparse_sim.simulator.serving.workload import Workload
 from hisparse_sim.simulator.serving.steptimes import LAYOUTS
 from hisparse_sim.traces import Trace, open_trace, sample_path
+from hisparse_sim.traces.documents import parse_toml
 from hisparse_sim.traces.file.units import refuse_blocks
 
 GIB = 1 << 30
 Progress = Callable[[str], None]
+THEN = "sglang-0.5.16"  # most figures were published before 0.5.17 counted all indexer keys
 CURVE = (8, 16, 32, 64, 128, 256)  # concurrencies of the figure
 
 
@@ -62,7 +66,7 @@ class Reproduced:
 def read_published() -> dict[str, Any]:
     """The shipped figures: tables sources, memory, serving, steps, decode, measured_baseline."""
     text = (files(profiles) / "published.toml").read_text(encoding="utf-8")
-    return tomllib.loads(text)
+    return parse_toml(text, "published.toml")
 
 
 def _memory(entry: Mapping[str, Any]) -> tuple[float, str]:
@@ -88,7 +92,8 @@ def _memory(entry: Mapping[str, Any]) -> tuple[float, str]:
 class _Runs:
     """Serving runs of one trace, each made once."""
 
-    def __init__(self, trace: Trace, policy: str) -> None:
+    def __init__(self, trace: Trace, policy: str | Policy, engine: str | None = None) -> None:
+        self.engine = engine  # None: that of each figure
         self.misses: Callable[[int], LayerMisses] = cache(
             lambda size: layer_misses(trace, policy, size)
         )
@@ -104,7 +109,7 @@ class _Runs:
             hardware,
             LAYOUTS[layout],
             pool_bytes=pool,
-            keys_budgeted=entry.get("keys_budgeted", "once"),
+            engine=load_engine(self.engine or entry.get("engine", THEN)),
         )
         size = entry.get("buffer", 4096)
         return Setting(
@@ -128,7 +133,7 @@ class _Runs:
             concurrency=entry["concurrency"],
             range_ratio=entry.get("range_ratio", 1.0),
         )
-        key = (workload, mode, pool_gib, entry.get("keys_budgeted"))
+        key = (workload, mode, pool_gib, entry.get("engine"))
         if key not in self._rates:
             setting = self.setting(entry, mode, pool_gib)
             served = serve(setting.server(), workload)
@@ -140,6 +145,16 @@ class _Runs:
                     f" {shares.prefill / served.makespan:.0%}, swap-in"
                     f" {shares.swap_in / served.makespan:.0%} of the time"
                 )
+                if mode != "baseline" and (bounds := setting.host_range()):
+                    rates = [
+                        serve(replace(setting, host_gb_s=bound).server(), workload)
+                        for bound in bounds
+                    ]
+                    how += (
+                        f"; with {bounds[0]:.0f} GB/s from the host"
+                        f" {rates[0].output_tokens_per_s:,.0f}, with {bounds[1]:.0f}"
+                        f" {rates[1].output_tokens_per_s:,.0f} tokens/s"
+                    )
             else:
                 longest = min(setting.pool.device_tokens, setting.deployment.model.context) - 1
                 how = f"every request refused: the longest is {longest:,} tokens"
@@ -192,16 +207,20 @@ class _Runs:
 
 
 def reproduce(
-    trace: Trace | None = None, policy: str = "lru", progress: Progress | None = None
+    trace: Trace | None = None,
+    policy: str | Policy = "lru",
+    progress: Progress | None = None,
+    engine: str | None = None,
 ) -> Iterator[Reproduced]:
     """Redo every published figure, one after the other.
 
     `trace`: whose misses are replayed (None: the bundled sample). `progress` gets each name first.
+    `engine`: one release for all figures (None: the one that each figure is from).
     """
     published = read_published()
     trace = trace or open_trace(sample_path())
     refuse_blocks([trace], "serving models price")
-    runs = _Runs(trace, policy)
+    runs = _Runs(trace, policy, engine)
     kinds = {
         "memory": _memory,
         "serving": runs.serving,
@@ -243,14 +262,14 @@ def table(rows: list[Reproduced]) -> pd.DataFrame:
     )
 
 
-def throughput_curves(trace: Trace, policy: str = "lru") -> pd.DataFrame:
+def throughput_curves(trace: Trace, policy: str | Policy = "lru") -> pd.DataFrame:
     """Our rates for 32k/8k on 8 x H200, as rows of `serve`: columns mode, load, tokens_per_s."""
     runs = _Runs(trace, policy)
-    lines = (  # name, mode, pool in GiB, indexer keys in the pool's size
-        ("baseline", "baseline", None, "once"),
-        ("baseline, pool 10 GiB", "baseline", 10.0, "once"),
-        ("HiSparse, SGLang 0.5.23", "hisparse", None, "all"),
-        ("HiSparse, before PR 31992", "hisparse", None, "once"),
+    lines = (  # name, mode, pool in GiB, engine
+        ("baseline", "baseline", None, THEN),
+        ("baseline, pool 10 GiB", "baseline", 10.0, THEN),
+        ("HiSparse, SGLang 0.5.23", "hisparse", None, NEWEST.name),
+        ("HiSparse, before PR 31992", "hisparse", None, THEN),
     )
     return pd.DataFrame(
         [
@@ -263,13 +282,13 @@ def throughput_curves(trace: Trace, policy: str = "lru") -> pd.DataFrame:
                     {
                         "requests": 4 * concurrency,
                         "concurrency": concurrency,
-                        "keys_budgeted": keys,
+                        "engine": engine,
                     },
                     mode,
                     pool,
                 )[0],
             }
-            for name, mode, pool, keys in lines
+            for name, mode, pool, engine in lines
             for concurrency in CURVE
         ]
     )

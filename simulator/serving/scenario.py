@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from hisparse_sim.simulator.serving.engines import NEWEST, load_engine
+
 if TYPE_CHECKING:
-    from hisparse_sim.simulator.serving.missing import MissesOf
+    from hisparse_sim.policies import Policy
+    from hisparse_sim.simulator.serving.missing import MissesOf, Origin
     from hisparse_sim.simulator.serving.prediction import Setting
-    from hisparse_sim.traces import Trace
+    from hisparse_sim.traces import OneTrace, Trace
 
 GIB = 1 << 30
 
@@ -31,17 +33,17 @@ class Scenario:
     mem_fraction_static: float = 0.85  # share of the GPU for weights and KV
     device_pool_gib: float | None = None  # GPU memory for KV; None: what is left
     host_gib: float | None = None  # host memory of a GPU; None: the machine's
-    keys_budgeted: str = "all"  # "once": engines before SGLang's pull request 31992
+    engine: str = NEWEST.name  # whose memory and admission rules hold
     early_stops: bool = False  # requests may end before their limit (no ignore_eos)
     disaggregated: bool = False  # prefill runs on another instance like this
     max_running_requests: int = 480  # over all ranks
     chunked_prefill_size: int = 65_536  # tokens, over all ranks
     kernel: str = "sglang"  # swap-in kernel: the engine's, or "native" for ours
     profiles: str | Path | None = None  # TOML file with profiles of one's own
-    step_times: str | None = None  # a table's path or "aiconfigurator"; None: the shipped table
+    step_times: str | None = None  # a table's path, "aiconfigurator" or "roofline"; None: shipped
     prompt: int = 32_768  # tokens
     output_len: int = 8192  # tokens
-    trace: str | PathLike[str] | Trace | None = None  # to replay; None: see demand.py
+    trace: OneTrace | None = None  # to replay; None: see demand.py
     miss_curve: str | Path | None = None  # rows of a sweep, instead of a replay
 
     def __post_init__(self) -> None:
@@ -57,12 +59,12 @@ class Scenario:
                 f"mem_fraction_static must lie between 0 and 1, not {self.mem_fraction_static}"
             )
 
-    def resolve(self, mode: str, policy: str) -> Resolved:
+    def resolve(self, mode: str, policy: Policy) -> Resolved:
         """Load what is named, and describe where misses come from (they are replayed when asked
         for).
 
         Raises ValueError (ProfileError among them) for unknown names and weights that do not fit,
-        TraceError for a bad trace or one that does not count tokens.
+        TraceError for a bad trace or miss curve, or one that does not count tokens.
         """
         from functools import cache
 
@@ -71,13 +73,15 @@ class Scenario:
         from hisparse_sim.simulator.serving.hardware import load_hardware
         from hisparse_sim.simulator.serving.missing import (
             LayerMisses,
+            Origin,
             layer_misses,
             read_miss_curve,
         )
         from hisparse_sim.simulator.serving.models import load_model
-        from hisparse_sim.simulator.serving.prediction import Setting, steps_for
+        from hisparse_sim.simulator.serving.prediction import Setting
+        from hisparse_sim.simulator.serving.step_source import steps_for
         from hisparse_sim.simulator.serving.steptimes import LAYOUTS
-        from hisparse_sim.traces import Trace, open_trace
+        from hisparse_sim.traces import Trace, as_trace
         from hisparse_sim.traces.file.units import refuse_blocks
 
         model = load_model(self.model, self.profiles)
@@ -93,33 +97,45 @@ class Scenario:
             self.mem_fraction_static,
             round(pool * GIB) if pool else None,
             round(host * GIB) if host else None,
-            keys_budgeted=self.keys_budgeted,
+            engine=load_engine(self.engine),
         )
         deployment.check_weights()
         steps = steps_for(model, hardware, self.layout, self.kv_dtype, self.step_times)
-        context = self.prompt + self.output_len // 2
-        default, note = demand_of(model, context)
-        trace = default if self.trace is None else self.trace
-        trace = trace if isinstance(trace, Trace) else open_trace(trace)
-        refuse_blocks([trace], "serving models price")
-        if self.miss_curve is not None:
-            note = f"misses from {self.miss_curve}"
-        elif trace is not default:
-            note = f"misses from {trace.name} ({trace.metadata.model}, {trace.metadata.provenance})"
-            if trace.metadata.model != model.name:
-                note += f", not from {model.name}"
         start = "direct" if self.disaggregated else "staged"
-
-        @cache
-        def misses_of(policy: str, size: int) -> LayerMisses:
-            replayed = trace
-            if trace is default and context <= size:  # where all fits, a trace says nothing
-                replayed, _ = demand_of(model, 2 * size)
-            return layer_misses(replayed, policy, size, start)
-
-        given: MissesOf = misses_of
+        context = self.prompt + self.output_len // 2
+        given: MissesOf
+        notes: tuple[str, ...]
+        trace: Trace
         if self.miss_curve is not None:
-            given = read_miss_curve(self.miss_curve, policy, context, model.top_k)
+            if self.trace is not None:
+                raise ValueError("give a trace to replay or a miss curve, not both")
+            given = curve = read_miss_curve(self.miss_curve, policy.name, context, model.top_k, start)
+            origin = curve.origin
+            notes = (f"misses from {self.miss_curve}",)
+            if curve.start not in ("", start):
+                notes += (f"they are those of a {curve.start} start, this is a {start} one",)
+        else:
+            if self.trace is None:
+                trace, note = demand_of(model, context)
+            else:
+                trace = as_trace(self.trace)
+                refuse_blocks([trace], "serving models price")
+                note = (
+                    f"misses from {trace.name} ({trace.metadata.model},"
+                    f" {trace.metadata.provenance})"
+                )
+                if trace.metadata.model != model.name:
+                    note += f", not from {model.name}"
+            origin, notes = Origin.of(trace), (note,)
+
+            @cache
+            def misses_of(name: str, size: int) -> LayerMisses:
+                replayed = trace
+                if self.trace is None and context <= size:  # a trace that fits says nothing
+                    replayed, _ = demand_of(model, 2 * size)
+                return layer_misses(replayed, policy if name == policy.name else name, size, start)
+
+            given = misses_of
         setting = Setting(
             deployment,
             steps,
@@ -131,7 +147,7 @@ class Scenario:
             kernel=self.kernel,
             profiles=self.profiles,
         )
-        return Resolved(setting, given, trace, (note,))
+        return Resolved(setting, given, origin, notes)
 
 
 class Resolved(NamedTuple):
@@ -139,7 +155,7 @@ class Resolved(NamedTuple):
 
     setting: Setting  # at the default buffer and ratio
     misses_of: MissesOf
-    trace: Trace
+    origin: Origin  # of the misses
     notes: tuple[str, ...]  # what a reader of the result must know, a sentence each
 
 

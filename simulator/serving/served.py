@@ -27,9 +27,10 @@ from hisparse_sim.simulator.serving.admission import (
     make_ranks,
 )
 from hisparse_sim.simulator.serving.exposure import Exposure
+from hisparse_sim.simulator.serving.lengths import REFUSED
 from hisparse_sim.simulator.serving.step_tables import tabulate
 from hisparse_sim.simulator.serving.steptimes import StepTimes
-from hisparse_sim.simulator.serving.workload import Floats, Requests, Workload
+from hisparse_sim.simulator.serving.workload import Floats, Longs, Requests, Workload
 
 EVENTS_AT_A_TIME = 50_000  # between two reports of progress
 Progress = Callable[[int, int], None]  # (requests finished, all)
@@ -60,12 +61,12 @@ class Server:
         if self.transfer_bytes_per_s <= 0 or self.staging_bytes_per_s <= 0:
             raise ValueError("links must have a rate above 0")
 
-    def longest_output(self, prompt: int) -> int:
-        """Tokens after which a request ends; below 1: refused."""
-        longest = self.pool.longest_output(prompt)
+    def output(self, prompt: int, output: int) -> int:
+        """Tokens that a request may generate of those asked for; 0: refused."""
         if self.prefill_instances and self.prefill_pool:
-            return min(longest, self.prefill_pool.longest_output(prompt))
-        return longest
+            if self.prefill_pool.length(prompt, 1).outcome == REFUSED:
+                return 0
+        return self.pool.length(prompt, output).output
 
 
 @dataclass
@@ -147,7 +148,7 @@ def _percentile(values: Floats, percent: float) -> float:
     return float(np.percentile(known, percent)) if len(known) else float("nan")
 
 
-def _state(server: Server, load: Requests, outputs: Floats) -> State:
+def _state(server: Server, load: Requests, outputs: Longs) -> State:
     requests = blank(len(load), REQUEST)
     requests.prompt, requests.output = load.prompt_len, outputs
     requests.arrival_s = load.arrival_s
@@ -194,10 +195,10 @@ def serve(
     `queue_steps` of 1 every decode step is taken on its own: hardly more exact, and slow.
     """
     asked = load.draw() if isinstance(load, Workload) else load
-    prompts, places = np.unique(asked.prompt_len, return_inverse=True)
-    longest = np.array([server.longest_output(int(prompt)) for prompt in prompts], np.int64)[places]
-    taken = longest >= 1
-    outputs = np.minimum(asked.output_len, longest)[taken]
+    lengths = zip(asked.prompt_len.tolist(), asked.output_len.tolist(), strict=True)
+    outputs = np.array([server.output(prompt, output) for prompt, output in lengths], np.int64)
+    taken = outputs >= 1
+    outputs = outputs[taken]
     kept = Requests(
         asked.arrival_s[taken],
         asked.prompt_len[taken],

@@ -9,7 +9,7 @@ import pandas as pd
 
 from hisparse_sim.simulator.replay.sweeping import trace_names
 from hisparse_sim.simulator.views.tables import print_table
-from hisparse_sim.traces import Trace, open_trace
+from hisparse_sim.traces import Traces, as_traces
 from hisparse_sim.traces.locality.measure import EDGES, RECENT, SINKS, Locality, measure_locality
 from hisparse_sim.traces.file.units import TOKEN
 
@@ -36,7 +36,7 @@ TABLES = ("overlap", "cross_layer", "working_set", *BINNED)
 
 
 def locality(
-    traces: str | PathLike[str] | Trace | Sequence[str | PathLike[str] | Trace],
+    traces: Traces | None = None,
     *,
     requests: Iterable[str] | None = None,
     layers: Iterable[int] | None = None,
@@ -53,10 +53,7 @@ def locality(
     Raises TraceError for an unknown request or layer, or a trace that breaks a rule, ValueError if
     the selection leaves no step.
     """
-    opened = [
-        trace if isinstance(trace, Trace) else open_trace(trace)
-        for trace in ([traces] if isinstance(traces, str | PathLike | Trace) else traces)
-    ]
+    opened = as_traces(traces)
     requests = None if requests is None else tuple(requests)
     layers = None if layers is None else tuple(layers)
     tables = []
@@ -81,7 +78,7 @@ def locality_rows(found: Sequence[Locality]) -> pd.DataFrame:
             table = getattr(each, name)
             rows += [(each.request, each.layer, name, at, value) for at, value in table.items()]
     table = pd.DataFrame(rows, columns=["request", "layer", "measure", "at", "value"])
-    return table.astype({"at": "Int64", "value": "float64"})
+    return table.astype({"layer": "Int64", "at": "Int64", "value": "float64"})
 
 
 def curve(rows: pd.DataFrame, measure: str) -> pd.DataFrame:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pandas as pd
 
+from hisparse_sim.simulator.replay.result_files import cell_of
 from hisparse_sim.simulator.views.sparks import bar, drawable
 from hisparse_sim.traces import atomic_path
 
@@ -27,16 +28,14 @@ def stamped(
 ) -> pd.DataFrame:
     """Add to every row what is needed to compute it again.
 
-    `digests`: the SHA-256 of every trace by its name in the rows. `parameters`: what is no column,
-    such as the selection of layers; None stands for the default.
+    `digests`: the SHA-256 of every trace by its name in the rows, where they do not hold it.
+    `parameters`: what is no column, such as the options of the command; None stands for the
+    default.
     """
     given = {name: value for name, value in parameters.items() if value is not None}
-    return rows.assign(
-        seed=seed,
-        parameters=json.dumps(given),
-        trace_sha256=rows["trace"].map(digests),
-        version=version("hisparse-sim"),
-    )
+    if "trace_sha256" not in rows:
+        rows = rows.assign(trace_sha256=rows["trace"].map(digests))
+    return rows.assign(seed=seed, parameters=json.dumps(given), version=version("hisparse-sim"))
 
 
 def write_rows(rows: pd.DataFrame, form: str, output: Path | None) -> None:
@@ -69,6 +68,13 @@ def write_text(text: str, output: Path | None) -> None:
 
 
 def _csv(rows: pd.DataFrame) -> str:
+    rows = rows.assign(
+        **{
+            str(name): column.map(_cell)
+            for name, column in rows.items()
+            if not pd.api.types.is_numeric_dtype(column)
+        }
+    )
     # A writer that ends lines with \n alone leaves \r bare, and every reader breaks the line there.
     texts = (column for _, column in rows.items() if not pd.api.types.is_numeric_dtype(column))
     bare = any(isinstance(value, str) and "\r" in value for column in texts for value in column)
@@ -77,6 +83,10 @@ def _csv(rows: pd.DataFrame) -> str:
         lineterminator="\n",
         quoting=csv.QUOTE_NONNUMERIC if bare else csv.QUOTE_MINIMAL,
     )
+
+
+def _cell(value: Any) -> Any:
+    return cell_of(value) if isinstance(value, str) else value
 
 
 def _records(rows: pd.DataFrame) -> list[dict[str, Any]]:

@@ -8,9 +8,9 @@ from typing import Any
 import pandas as pd
 
 from hisparse_sim.simulator.replay.metrics import blocks_of
+from hisparse_sim.simulator.replay.totals import totals
 from hisparse_sim.simulator.views.sparks import drawable, sparkline
 from hisparse_sim.simulator.views.tables import print_table
-from hisparse_sim.simulator.replay.totals import totals
 from hisparse_sim.traces import Metadata, TraceInfo
 from hisparse_sim.traces.file.units import TOKEN, plural
 

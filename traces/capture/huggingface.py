@@ -1,20 +1,18 @@
 """Capture demand from models of the Hugging Face library: what a model selects while it decodes.
 
 The prompt is prefilled at once, then every decode step selects top-k of the tokens so far. Who
-selects is a *tap*: the model's own lightning indexer where it has one (`IndexerTap`), the attention
-itself (`oracle.AttentionOracle`), or an indexer that was trained on it (`indexer.TrainedIndexer`).
+selects is a *tap*: the model's own lightning indexer where it has one (`taps.IndexerTap`), the
+attention itself (`oracle.AttentionOracle`), or an indexer trained on it (`indexer.TrainedIndexer`).
 """
 
 import hashlib
-import inspect
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -22,90 +20,12 @@ from hisparse_sim.traces.file.captured import MOST_TOKENS, checked_id
 from hisparse_sim.traces.errors import TraceError
 from hisparse_sim.traces.files import refuse_unwritable
 from hisparse_sim.traces.file.metadata import Metadata
+from hisparse_sim.traces.capture.forward import Draw, Forward, Sampling
 from hisparse_sim.traces.capture.models import Loaded, running
-from hisparse_sim.traces.capture.oracle import LARGEST_BLOCK, AttentionOracle, rows_within
 from hisparse_sim.traces.capture.recorder import Recorder
+from hisparse_sim.traces.capture.taps import IndexerTap, Tap, indexers
 from hisparse_sim.traces.file.spool import Spool
 from hisparse_sim.traces.file.writer import TraceWriter
-
-
-class Tap(Protocol):
-    """Something that ranks positions in every layer of a running model."""
-
-    provenance: str
-    means: str  # what the ranks are, for the metadata
-
-    @property
-    def score(self) -> str | None:
-        """What its scores are; None = it has none."""
-
-    def rows_at_once(self, config: Any, tokens: int) -> int:
-        """Return how many decode rows a pass may have at a context of `tokens`."""
-
-    def prefill_rows(self, config: Any, tokens: int) -> int:
-        """Return how many prompt tokens a pass may have."""
-
-    def tapped(self, model: Any, recorder: Recorder) -> AbstractContextManager[None]:
-        """Rank into `recorder` while the block runs."""
-
-
-class IndexerTap:
-    """Reads the top-k of a DeepSeek-V3.2 or GLM-5 model's own indexers, best first.
-
-    Layers without an indexer repeat the last one that has one; they are not written.
-    """
-
-    provenance = "trained-indexer"
-    means = "top-k of the model's own indexer, run by transformers in its dtype, not in fp8"
-    score = None
-
-    def rows_at_once(self, config: Any, tokens: int) -> int:
-        """Return how many decode rows a pass may have at a context of `tokens`."""
-        return rows_within(max(config.index_n_heads, config.num_attention_heads), tokens)
-
-    def prefill_rows(self, config: Any, tokens: int) -> int:
-        """Return how many prompt tokens a pass may have: the indexer scores rows x heads x tokens
-        at once, which may take 2 GiB here, for every pass reads all weights of a large model."""
-        heads = int(config.index_n_heads)
-        return max(1, 8 * LARGEST_BLOCK // (heads * tokens))
-
-    @contextmanager
-    def tapped(self, model: Any, recorder: Recorder) -> Iterator[None]:
-        """Rank into `recorder` while the block runs; the model itself goes on with its own k."""
-
-        def kept(layer: int, top_k: int) -> Callable[..., Any]:
-            def hook(module: Any, arguments: Any, ranks: Any) -> Any:
-                if recorder.wants(layer):
-                    recorder.keep_ranked(layer, ranks[0])
-                return ranks[..., :top_k]
-
-            return hook
-
-        with ExitStack() as stack:
-            for layer, indexer in indexers(model).items():
-                top_k = indexer.index_topk
-                handle = indexer.register_forward_hook(kept(layer, top_k))
-                stack.callback(handle.remove)
-                # Later ranks come out of the indexer too; the hook hands on the first top_k.
-                indexer.index_topk = max(top_k, recorder.width)
-                stack.callback(setattr, indexer, "index_topk", top_k)
-            yield
-
-
-def default_tap(loaded: Loaded) -> Tap:
-    """Return the tap for the model's own indexers; the attention oracle if it has none."""
-    return IndexerTap() if indexers(loaded.model) else AttentionOracle()
-
-
-def indexers(model: Any) -> dict[int, Any]:
-    """Return the model's own lightning indexers by layer; empty if it attends to everything."""
-    return {
-        module.layer_idx: module
-        for name, module in model.named_modules()
-        if name.endswith("self_attn.indexer")
-        and hasattr(module, "index_topk")
-        and hasattr(module, "layer_idx")
-    }
 
 
 @dataclass(frozen=True)
@@ -115,14 +35,6 @@ class Prompt:
     request: str
     ids: tuple[int, ...]
     prompt_len: int  # tokens; the rest of `ids` is for decode
-
-
-@dataclass(frozen=True)
-class Sampling:
-    """Decode draws its tokens from the model instead of following the text."""
-
-    temperature: float = 1.0  # 0 = the most likely token
-    seed: int = 0
 
 
 @dataclass(frozen=True)
@@ -249,7 +161,7 @@ def _run(
             tell("prefill", first, prompt.prompt_len)
             logits = forward(prompt.ids[first : min(first + rows, prompt.prompt_len)])
         tell("prefill", prompt.prompt_len, prompt.prompt_len)
-        draw = None if settings.sampling is None else _Draw(loaded, settings.sampling)
+        draw = None if settings.sampling is None else Draw(loaded, settings.sampling)
         rows = 1 if draw else tap.rows_at_once(loaded.config, total)
         for first in range(0, settings.steps, rows):
             start = prompt.prompt_len + first
@@ -275,57 +187,6 @@ def _run(
                 f"request {prompt.request!r}: the model ended its answer at once: choose another "
                 "seed or prompt, or follow the text"
             )
-
-
-class Forward:
-    """Feeds tokens to a model that remembers what it has seen; returns the last logits.
-
-    Raises TraceError if they are infinite or no numbers, for then nor are the ranks.
-    """
-
-    def __init__(self, model: Any) -> None:
-        from transformers import DynamicCache
-
-        accepted = inspect.signature(model.forward).parameters
-        self.model = model
-        # The argument was called past_key_values before transformers 5.20 or so.
-        name = "cache" if "cache" in accepted else "past_key_values"
-        self.options: dict[str, Any] = {name: DynamicCache(config=model.config), "use_cache": True}
-        if "logits_to_keep" in accepted:
-            self.options["logits_to_keep"] = 1
-
-    def __call__(self, ids: Sequence[int]) -> Any:
-        import torch
-
-        tokens = torch.tensor([ids], device=self.model.device)
-        logits = self.model(input_ids=tokens, **self.options).logits[0, -1]
-        if not logits.isfinite().all():
-            raise TraceError(
-                f"the model computes numbers that are none in {logits.dtype}: choose another "
-                "--dtype, or check its weights"
-            )
-        return logits
-
-
-class _Draw:
-    """Draws the next token."""
-
-    def __init__(self, loaded: Loaded, sampling: Sampling) -> None:
-        import torch
-
-        self.temperature = sampling.temperature
-        self.generator = torch.Generator().manual_seed(sampling.seed)
-        ends = loaded.config.eos_token_id
-        self.ends = frozenset(ends if isinstance(ends, list) else [ends])
-
-    def __call__(self, logits: Any) -> int:
-        import torch
-
-        if self.temperature == 0:
-            return int(logits.argmax())
-        above = logits.double().cpu() - logits.max().double().cpu()  # 0 stays 0, however cold it is
-        chances = torch.softmax(above / self.temperature, -1)
-        return int(torch.multinomial(chances, 1, generator=self.generator))
 
 
 def default_top_k(loaded: Loaded, prompt_len: int) -> int:

@@ -16,13 +16,14 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hisparse_sim.traces.errors import TraceError
-from hisparse_sim.traces.files import atomic_path
 from hisparse_sim.traces.capture.models import Loaded
 from hisparse_sim.traces.capture.oracle import (
     rows_within,
 )
 from hisparse_sim.traces.capture.recorder import Recorder
+from hisparse_sim.traces.documents import parse_json
+from hisparse_sim.traces.errors import TraceError
+from hisparse_sim.traces.files import atomic_path
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -164,7 +165,7 @@ def load(path: str | os.PathLike[str], loaded: Loaded) -> Indexers:
         where = loaded.model.device
         where = "cpu" if where.type == "meta" else str(where)  # only to be checked
         with safe_open(path, "pt", device=where) as file:
-            about = json.loads((file.metadata() or {}).get(KEY, "{}"))
+            about = parse_json((file.metadata() or {}).get(KEY, "{}"), "its metadata")
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         shape = Shape(**about.pop("shape"))
         layers = {

@@ -86,7 +86,7 @@ def train(
             if not math.isfinite(losses[-1]):  # noqa: B023
                 raise TraceError(
                     f"layer {index} has no finite divergence from its attention: choose another "
-                    "--dtype, or check its weights"
+                    "`dtype`, or check its weights"
                 )
 
         optimizer.zero_grad()

@@ -113,7 +113,7 @@ def load(
     if missing:
         raise TraceError(
             f"{name} cannot be loaded: it lacks {min(missing)} ({len(missing)} such), which would "
-            "be drawn at random; complete it, or draw all weights (--random-weights)"
+            "be drawn at random; complete it, or draw all weights (`random_weights`)"
         )
     return Loaded(name, title, model.eval(), known.tokenizer, random_seed is not None, weights)
 

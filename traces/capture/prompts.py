@@ -1,10 +1,12 @@
-"""Prompts of the user's own: JSON lines, or one plain text."""
+"""Prompts: of LongBench, or of the user's own in JSON lines or one plain text."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
-from hisparse_sim.traces.file.captured import checked_id
+from hisparse_sim.traces.capture.longbench import HUB_ID, load_longbench, select
 from hisparse_sim.traces.errors import TraceError
+from hisparse_sim.traces.file.captured import checked_id
 from hisparse_sim.traces.terminal import printable
 
 
@@ -50,3 +52,28 @@ def read_prompt_file(path: Path) -> list[tuple[str, str]]:
     if not found:
         raise TraceError(f"{path} holds no prompts")
     return found
+
+
+def read_prompts(
+    prompts: str | Path | None = None,
+    longbench: str | Path | None = None,
+    domains: Sequence[str] | None = None,
+    lengths: Sequence[str] | None = None,
+    count: int | None = None,
+    seed: int = 0,
+) -> tuple[list[tuple[str, str]], str]:
+    """Return (request, text) pairs of a file or of LongBench v2, and what to call the data set.
+
+    `longbench`: "hub", or a local file. `domains` and `lengths` (short, medium, long) select its
+    items; `count` chooses so many at random by `seed`, or takes so many of the file's first.
+
+    Raises ValueError for neither or both, TraceError for what cannot be read.
+    """
+    if (prompts is None) == (longbench is None):
+        raise ValueError("give the prompts by either `prompts` or `longbench`")
+    if longbench is not None:
+        items = load_longbench(HUB_ID if longbench == "hub" else longbench)
+        chosen = select(items, domains=domains, lengths=lengths, count=count, seed=seed)
+        return [(item.id, item.prompt()) for item in chosen], "LongBench v2"
+    assert prompts is not None
+    return read_prompt_file(Path(prompts))[:count], printable(Path(prompts).name)

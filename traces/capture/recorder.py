@@ -44,7 +44,7 @@ class Recorder:
 
         if scores.isnan().any():
             raise TraceError(
-                f"layer {layer} computes scores that are no numbers: choose another --dtype, or "
+                f"layer {layer} computes scores that are no numbers: choose another `dtype`, or "
                 "check its weights"
             )
         first = self.first_seq_len + self.rows - 1 - scores.shape[1]

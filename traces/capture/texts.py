@@ -21,7 +21,7 @@ def python_reference() -> tuple[str, str]:
         from pydoc_data.topics import topics
     except ImportError:
         raise TraceError(
-            "this Python comes without its help topics: give a text with --prompts"
+            "this Python comes without its help topics: give a text with `prompts`"
         ) from None
     text = "\n\n".join(topics[name] for name in sorted(topics))
     return text, f"language reference of Python {platform.python_version()} (pydoc_data.topics)"
@@ -67,7 +67,7 @@ def prepare(
                 f"request {request!r}: the text has {len(ids)} tokens, the capture needs "
                 f"{least + steps} (a prompt of {least}{'' if prompt_len else ' at least'}, and "
                 f"{steps} that decode follows): take a longer text, fewer steps or a shorter "
-                f"prompt, or let the model write on (--sample)"
+                f"prompt, or let the model write on (`sample`)"
             )
         length = prompt_len or min(len(ids), context) - steps
         prompts.append(Prompt(request, ids[: length + steps], length))

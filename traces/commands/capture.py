@@ -13,7 +13,7 @@ from hisparse_sim.traces.commands.options import (
     quiet_option,
     refuse_replacing,
 )
-from hisparse_sim.traces.commands.prompt_options import prompt_options, read_prompts
+from hisparse_sim.traces.commands.prompt_options import prompt_options
 from hisparse_sim.traces.terminal import note
 
 _LONGEST = 131_072  # tokens of a prompt, to size a server for prompts that are not cut
@@ -96,6 +96,7 @@ def sglang(
         --prompts book.txt -o glm-5.2.parquet
     """
     from hisparse_sim.traces.capture import sglang as library
+    from hisparse_sim.traces.capture.prompts import read_prompts
     from hisparse_sim.traces.capture.sglang_server import Server
 
     if print_server_command:

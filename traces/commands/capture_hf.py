@@ -1,6 +1,5 @@
 """The command `trace capture hf`: parse, load, call the library, say what was written."""
 
-import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -9,14 +8,10 @@ from typing import Any
 import click
 
 from hisparse_sim.traces.commands.options import quiet_option
-from hisparse_sim.traces.commands.prompt_options import prompt_options, read_prompts
-from hisparse_sim.traces.errors import TraceError
+from hisparse_sim.traces.commands.prompt_options import prompt_options
 from hisparse_sim.traces.files import refuse_same, refuse_unwritable
 from hisparse_sim.traces.commands.options import force_option, refuse_replacing, several
 from hisparse_sim.traces.terminal import note
-
-TRAIN = "train"
-
 
 @click.command()
 @click.option(
@@ -86,27 +81,12 @@ TRAIN = "train"
 @quiet_option
 def hf(
     model: str,
-    text: str | None,
-    prompt_len: int | None,
-    steps: int,
-    top_k: int | None,
-    layers: tuple[int, ...] | None,
-    keep_ranks: int | None,
-    scores: bool,
-    order: str,
-    sample: bool,
-    temperature: float,
     indexer: str | None,
-    train_steps: int,
-    train_len: int | None,
     save_indexer: Path | None,
-    dtype: str,
-    device: str | None,
-    random_weights: bool,
     output: Path | None,
     force: bool,
     quiet: bool,
-    **source: Any,
+    **options: Any,
 ) -> None:
     """Capture from a model of the Hugging Face library, on this machine.
 
@@ -121,97 +101,36 @@ def hf(
     hisparse-sim trace capture hf --model Qwen/Qwen3-8B --prompts book.txt --prompt-len 32768 \\
         --steps 1024 --top-k 2048 -o qwen3.parquet
     """
-    if text is not None and (source["prompts"] or source["longbench"]):
-        raise click.UsageError("give the prompt by --text, --prompts or --longbench: one of them")
-    if save_indexer is not None and indexer != TRAIN:
-        raise click.UsageError("--save-indexer belongs to --indexer train")
     output = output or Path(f"{Path(model).stem}.parquet")
-    read = _read(model, indexer, source)
+    read = _read(model, indexer, options)
     for written in (output, save_indexer):
         if written is not None:
             refuse_replacing(written, force, read)
             refuse_unwritable(written)
     refuse_same(output, save_indexer)
-    if not 0 <= source["seed"] < 2**63:
-        raise click.UsageError("--seed is a whole number from 0 to 2^63 - 1")
-    from hisparse_sim.traces.capture import huggingface, models
-    from hisparse_sim.traces.capture.indexer import TrainedIndexer, load, save
-    from hisparse_sim.traces.capture.indexer_training import cut, learn
-    from hisparse_sim.traces.capture.oracle import AttentionOracle
-    from hisparse_sim.traces.capture.texts import prepare, python_reference
+    from hisparse_sim.traces.capture.from_model import capture_hf
 
-    if indexer not in (None, TRAIN) and not Path(indexer).exists():
-        raise TraceError(f"{indexer} does not exist: give `{TRAIN}`, or a file that it saved")
-    if text is not None:
-        texts, dataset = [("text", text)], "a text given on the command line"
-    elif source["prompts"] or source["longbench"]:
-        texts, dataset = read_prompts(**source)
-    else:
-        found, dataset = python_reference()
-        texts = [("python-reference", found)]
-    # Read when torch is loaded. On a machine that has other work, threads that spin while they wait
-    # starve each other: twice to five times slower.
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    seed = source["seed"]
-    note(f"loading {model}: its configuration and tokenizer", quiet)
-    known = models.outline(model, device=device)
-    prompts, rests = prepare(texts, known, steps=steps, prompt_len=prompt_len, sampled=sample)
-    settings = huggingface.Settings(
-        steps=steps,
-        top_k=top_k or huggingface.default_top_k(known, min(p.prompt_len for p in prompts)),
-        keep_ranks=keep_ranks,
-        scores=scores,
-        layers=frozenset(layers) if layers else None,
-        order=order,
-        sampling=huggingface.Sampling(temperature, seed) if sample else None,
+    trace = capture_hf(
+        output,
+        model=model,
+        indexer=indexer,
+        save_indexer=save_indexer,
+        say=lambda text: note(text, quiet),
+        progress=_progress(quiet),
+        **options,
     )
-    show = _progress(quiet)
-    length = train_len or prompts[0].prompt_len + steps
-    # All that can be said without the weights, which take long to load.
-    tap = huggingface.default_tap(known) if indexer is None else AttentionOracle()
-    huggingface.check(known, tap, prompts, settings)
-    if indexer == TRAIN:
-        cut(known, rests, length)
-    elif indexer is not None:
-        load(indexer, known)
-    note(f"loading {model}: its weights", quiet)
-    loaded = models.load(
-        model, dtype=dtype, device=device, random_seed=seed if random_weights else None, known=known
-    )
-    notes = {}
-    if indexer is not None:
-        if indexer == TRAIN:
-            trained = learn(
-                loaded, rests, length=length, steps=train_steps, top_k=settings.top_k, seed=seed,
-                progress=show,
-            )  # fmt: skip
-            quality = trained.about["quality"]
-            note(
-                f"on unseen text: KL {quality['kl']:.3f}, its top {settings.top_k} keep "
-                f"{quality['mass']:.3f} of the attention, the best {quality['oracle_mass']:.3f}; "
-                f"{quality['overlap']:.3f} of them in common",
-                quiet,
-            )
-            if save_indexer is not None:
-                save(save_indexer, trained)
-                note(f"wrote {save_indexer}", quiet)
-        else:
-            trained = load(indexer, loaded)
-        tap, notes = TrainedIndexer(trained), {"indexer": trained.about}
-    about = huggingface.capture(
-        output, loaded, tap, prompts, settings, dataset=dataset, notes=notes, progress=show
-    )
+    about = trace.metadata
     tokens = ", ".join(f"{length}" for length in list(about.prompt_len.values())[:4])
     note(
         f"wrote {output}: {about.provenance}, top_k {about.top_k}, prompt of {tokens} tokens"
-        f"{', ...' if len(prompts) > 4 else ''}",
+        f"{', ...' if len(about.prompt_len) > 4 else ''}",
         quiet,
     )
 
 
-def _read(model: str, indexer: str | None, source: dict[str, Any]) -> list[str | Path]:
+def _read(model: str, indexer: str | None, options: dict[str, Any]) -> list[str | Path]:
     """Return what is read: none of it may be written over."""
-    given = (model, indexer, source["prompts"], source["longbench"])
+    given = (model, indexer, options["prompts"], options["longbench"])
     inside = Path(model).iterdir() if Path(model).is_dir() else ()
     return [*(each for each in given if each is not None), *inside]
 

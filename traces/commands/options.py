@@ -5,6 +5,7 @@ Data goes to stdout, notes and progress to stderr. Nothing here loads a heavy li
 
 import glob
 import os
+import re
 import signal
 import sys
 import threading
@@ -71,11 +72,11 @@ class Group(click.Group):
             with _signals_end():
                 return super().invoke(ctx)
         except TraceError as error:
-            raise click.ClickException(str(error)) from error
+            raise click.ClickException(self._said(ctx, error)) from error
         except ValueError as error:
             if isinstance(error, UnicodeError):
                 raise click.ClickException(f"some text is not UTF-8 ({error})") from error
-            raise click.UsageError(str(error)) from error
+            raise click.UsageError(self._said(ctx, error)) from error
         except MemoryError as error:
             raise click.ClickException(
                 f"this needs more memory than there is ({error or 'none is left'}): ask for less"
@@ -86,6 +87,26 @@ class Group(click.Group):
             raise click.ClickException(
                 f"{error.filename or ''} {error.strerror or error}".strip()
             ) from error
+
+
+    def _said(self, ctx: click.Context, error: Exception) -> str:
+        """Return what an error of the library says, in the options of the command that ran."""
+        command = self.get_command(ctx, ctx.invoked_subcommand or "")
+        return str(error) if command is None else in_options(str(error), command)
+
+
+def in_options(text: str, command: click.Command) -> str:
+    """Return a sentence of the library with the arguments that it names (`buffers`) as the options
+    of the command (--buffer)."""
+    option_of = {}
+    for parameter in command.params:
+        if isinstance(parameter, click.Option):
+            for spelt in parameter.opts:
+                option_of[spelt.lstrip("-").replace("-", "_")] = parameter.opts[0]
+    for parameter in command.params:  # the name of an argument before the spelling of an option
+        if isinstance(parameter, click.Option) and parameter.name is not None:
+            option_of[parameter.name] = parameter.opts[0]
+    return re.sub(r"`(\w+)`", lambda found: option_of.get(found[1], found[0]), text)
 
 
 @contextmanager

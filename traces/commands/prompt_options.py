@@ -1,12 +1,10 @@
-"""The options that name prompts, and the prompts that they name."""
+"""The options that name prompts."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
 from hisparse_sim.traces.commands.options import combined, several
-from hisparse_sim.traces.terminal import printable
 
 prompt_options = combined(
     click.option(
@@ -31,26 +29,3 @@ prompt_options = combined(
     click.option("--count", type=click.IntRange(1), help="So many items, chosen at random."),
     click.option("--seed", default=0, show_default=True, help="Of that choice."),
 )
-
-
-def read_prompts(
-    prompts: Path | None,
-    longbench: str | None,
-    domains: Sequence[str] | None,
-    lengths: Sequence[str] | None,
-    count: int | None,
-    seed: int,
-) -> tuple[list[tuple[str, str]], str]:
-    """Return (request, text) pairs, and what to call the data set."""
-    if (prompts is None) == (longbench is None):
-        raise click.UsageError("give the prompts by either --prompts or --longbench")
-    if longbench is not None:
-        from hisparse_sim.traces.capture.longbench import HUB_ID, load_longbench, select
-
-        items = load_longbench(HUB_ID if longbench == "hub" else longbench)
-        chosen = select(items, domains=domains, lengths=lengths, count=count, seed=seed)
-        return [(item.id, item.prompt()) for item in chosen], "LongBench v2"
-    assert prompts is not None
-    from hisparse_sim.traces.capture.prompts import read_prompt_file
-
-    return read_prompt_file(prompts)[:count], printable(prompts.name)

@@ -12,15 +12,24 @@ import numpy as np
 
 from hisparse_sim.traces.demand import Demand, Ragged
 from hisparse_sim.traces.errors import TraceError
+from hisparse_sim.traces.file.diagnosis import Fault, diagnose, unusable
 from hisparse_sim.traces.file.rules import strip_padding
 
 MOST_TOKENS = 2**31 - 1  # positions are int32
 MOST_LAYERS = 2**15  # layers are int16
 
 REMEDY = (
-    "they are places in the engine's memory: start the server with SGLANG_DSA_FUSE_TOPK=0 (or "
-    "with --enable-hisparse) and capture again"
+    "they look like places in the engine's memory: start the server with SGLANG_DSA_FUSE_TOPK=0 "
+    "(or with --enable-hisparse) and capture again"
 )
+
+
+class BadRows(TraceError):
+    """Rows that list anything but distinct positions of their past."""
+
+    def __init__(self, message: str, fault: Fault) -> None:
+        super().__init__(message)
+        self.fault = fault
 
 
 def whole(value: Any, what: str, least: int, most: int) -> int:
@@ -54,18 +63,18 @@ def demands(
     layers: Sequence[int] | None = None,
     layer_types: Sequence[str] | None = None,
     remedy: str = REMEDY,
-    complete: bool = True,
     tokens: int = 1,
 ) -> Iterator[Demand]:
     """Yield the decode rows (position >= `prompt_len`) layer by layer; one is in memory at a time.
 
     -1 is padding. `layers` numbers the second axis, which else counts from 0. With `layer_types`
     (of the model, "full" or "shared") a shared layer must repeat the full one before it. With
-    `complete` every row must list as many positions as there are, up to top_k. With `tokens` above
-    1 a position of the array is a block of so many; `first_position` and `prompt_len` stay tokens.
+    `tokens` above 1 a position of the array is a block of so many; `first_position` and
+    `prompt_len` stay tokens. Rows may list fewer positions than there are.
 
-    Raises TraceError, beginning with `place`, if a row lists anything but distinct positions of
-    its own past, or too few of them: physical slots look like that.
+    Raises TraceError, beginning with `place`, if there are no decode steps; BadRows if a row lists
+    anything but distinct positions of its own past. `remedy` is said where most rows look like
+    places in the engine's memory.
     """
     place = f"{place}: request {request!r}"
     skipped = max(0, prompt_len - first_position)
@@ -85,13 +94,10 @@ def demands(
     numbers = range(count) if layers is None else layers
     for layer, index in sorted(zip(numbers, range(count), strict=True)):
         listed = np.ascontiguousarray(array[skipped:, index, :])
-        wrong = _not_logical(listed, seq_len, complete)
-        if wrong is not None:
-            row, what = wrong
-            raise TraceError(
-                f"{place}, layer {layer}, step {row} (row {skipped + row}) does not list logical "
-                f"positions ({what}); {remedy}"
-            )
+        if unusable(listed, seq_len).any():
+            fault = diagnose(array[skipped:], seq_len, index, tokens)
+            where = f"layer {layer}, step {fault.row} (row {skipped + fault.row})"
+            raise BadRows(f"{place}, {where} {_sentence(fault, first_position, remedy)}", fault)
         if layer_types is not None:
             if layer_types[layer] == "full":
                 anchor, anchored = layer, listed
@@ -102,6 +108,16 @@ def demands(
         yield Demand(request, layer, prompt_len // tokens, steps, seq_len.astype(np.int32), *lists)
 
 
+def _sentence(fault: Fault, first_position: int, remedy: str) -> str:
+    if fault.slots:
+        return f"{fault.what}: most rows do not list positions of the text; {remedy}"
+    if fault.shift:
+        return f"{fault.what}: row 0 is that of token {first_position + fault.shift} of the text"
+    if fault.common:
+        return f"{fault.what}: another top_k, other layers, or an engine that does not fill its rows"
+    return f"{fault.what}: the engine's top-k or the way here spoilt it, no setting of the server"
+
+
 def _check_repeats(listed: Any, anchored: Any, place: str, anchor: int) -> None:
     other = (listed != anchored).any(axis=1)
     if other.any():
@@ -109,27 +125,3 @@ def _check_repeats(listed: Any, anchored: Any, place: str, anchor: int) -> None:
             f"{place}, step {int(other.argmax())} lists other positions than layer {anchor}, whose "
             f"choice it shares by the model's config: that is another model's, or leave it out"
         )
-
-
-def _not_logical(listed: Any, seq_len: Any, complete: bool) -> tuple[int, str] | None:
-    """Return the first row that cannot be a top-k of logical positions, and why."""
-    width = listed.shape[1]
-    counts = (listed >= 0).sum(axis=1)
-    outside = ((listed >= seq_len[:, None]) | (listed < -1)).any(axis=1)
-    few = (counts != np.minimum(width, seq_len)) & complete
-    ordered = np.sort(listed, axis=1)
-    repeated = ((np.diff(ordered, axis=1) == 0) & (ordered[:, 1:] >= 0)).any(axis=1)
-    wrong = outside | few | repeated
-    if not wrong.any():
-        return None
-    row = int(wrong.argmax())
-    length = int(seq_len[row])
-    if outside[row]:
-        least, most = int(listed[row].min()), int(listed[row].max())
-        if least < -1:
-            return row, f"it lists {least}, and only -1 is padding"
-        return row, f"it lists {most}, and the query stands at {length - 1}"
-    if repeated[row]:
-        at = int(((np.diff(ordered[row]) == 0) & (ordered[row, 1:] >= 0)).argmax())
-        return row, f"it lists {int(ordered[row, at])} twice"
-    return row, f"it lists {int(counts[row])} positions, expected {min(width, length)}"

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hisparse_sim.traces.file.columns import integers, request_codes
+from hisparse_sim.traces.file.digest import Digest
 from hisparse_sim.traces.errors import TraceError
 from hisparse_sim.traces.file.rules import RowError
 
@@ -51,6 +52,11 @@ def decoding(path: Path, place: str = "") -> Iterator[None]:
         if isinstance(error, OSError) and error.errno is not None:
             raise TraceError(f"{path} cannot be read: {os.strerror(error.errno)}") from error
         reason = " ".join(str(error).split())[:200] or type(error).__name__
+        if isinstance(error, (MemoryError, pa.ArrowCapacityError)):
+            raise TraceError(
+                f"{path}{place} needs more memory than there is ({reason}), for all rows of a "
+                f"request and layer are read at once; if they are few, the file is damaged"
+            ) from error
         if reason.startswith("Not yet implemented"):
             raise TraceError(
                 f"{path}{place} is encoded in a way that pyarrow cannot decode ({reason}); write "
@@ -67,14 +73,15 @@ def open_parquet(
     metadata: pq.FileMetaData | None = None,
     dictionary: Sequence[str] = (),
     buffer_bytes: int = 0,
+    page_checksums: bool = True,
 ) -> pq.ParquetFile:
     """Open a Parquet file for reads that do not start threads of their own.
 
     A ParquetFile may not be shared between threads, and opening one takes a time that grows with
-    the row groups, even with `metadata` (50 us for 30, 500 us for 10,000). Checksums of pages are
-    verified where the file has them. `dictionary`: columns of the file that come as
-    DictionaryArray. With `buffer_bytes` a column is read from the disk bit by bit, else a row
-    group's column at once.
+    the row groups, even with `metadata` (50 us for 30, 500 us for 10,000). `dictionary`: columns
+    of the file that come as DictionaryArray. With `buffer_bytes` a column is read from the disk bit
+    by bit, else a row group's column at once. `page_checksums` are verified where the file has
+    them, which is of no use behind `Digest.check`.
     """
     with decoding(path):
         return pq.ParquetFile(
@@ -84,39 +91,50 @@ def open_parquet(
             read_dictionary=list(dictionary),
             pre_buffer=False,
             buffer_size=buffer_bytes,
-            page_checksum_verification=True,
+            page_checksum_verification=page_checksums,
         )
 
 
-def lay_out(path: Path, footer: pq.FileMetaData) -> tuple[tuple[Part, ...], "Groups"]:
+def lay_out(
+    path: Path, footer: pq.FileMetaData, digest: Digest | None
+) -> tuple[tuple[Part, ...], "Groups"]:
     """Return the parts of a file in file order, and the groups that hold their rows.
 
-    Raises TraceError if there are no rows, or if they are not grouped by request and, within it,
-    by rising layer.
+    Raises TraceError if there are no rows, or not as many as the footer says, or if they are not
+    grouped by request and, within it, by rising layer.
     """
+    if digest is not None:
+        with decoding(path):
+            digest.check(range(footer.num_row_groups), ("request", "layer"))
     dictionary = ["request"]
     try:
-        parts = _find_parts(path, footer, dictionary)
+        parts = find_parts(path, _batches(path, footer, dictionary))
     except TraceError as error:
         if error.__cause__ is None:
             raise
         dictionary = []  # pyarrow decodes some encodings of other writers to plain strings only
-        parts = _find_parts(path, footer, dictionary)
+        parts = find_parts(path, _batches(path, footer, dictionary))
     if not parts:
         raise TraceError(f"{path} holds no rows")
-    return parts, Groups(path, footer, max(part.rows for part in parts), dictionary)
+    groups = Groups(path, footer, digest, max(part.rows for part in parts), dictionary)
+    counts = footer.num_rows, int(groups.starts[-1]), sum(part.rows for part in parts)
+    if len(set(counts)) > 1:
+        raise TraceError(
+            f"{path} is damaged: its footer counts {counts[0]} rows, its row groups {counts[1]} "
+            f"and its columns {counts[2]}; fetch or write it again"
+        )
+    return parts, groups
 
 
-def _find_parts(path: Path, footer: pq.FileMetaData, dictionary: Sequence[str]) -> tuple[Part, ...]:
-    """Return the parts of a file in file order.
+def find_parts(path: Path, batches: Iterable[pa.RecordBatch]) -> tuple[Part, ...]:
+    """Return the parts of rows in file order, given the columns `request` and `layer` of them.
 
-    They are found in the two columns themselves (70 us a row group). The statistics of the row
-    groups would do for files of our writer and are read several times faster, but pyarrow ends
-    the process when they are damaged.
+    Raises TraceError naming `path` if they are not grouped by request and, within it, by rising
+    layer.
     """
     parts: list[Part] = []
     finished: set[str] = set()
-    for request, layer, rows in _runs(path, footer, dictionary):
+    for request, layer, rows in _runs(path, batches):
         last = parts[-1] if parts else None
         if last is not None and last.request == request and last.layer == layer:
             parts[-1] = Part(request, layer, last.first_row, last.rows + rows)
@@ -138,25 +156,35 @@ def _find_parts(path: Path, footer: pq.FileMetaData, dictionary: Sequence[str]) 
     return tuple(parts)
 
 
-def _runs(
+def _batches(
     path: Path, footer: pq.FileMetaData, dictionary: Sequence[str]
-) -> Iterator[tuple[str, int, int]]:
+) -> Iterator[pa.RecordBatch]:
+    """Yield the two columns that parts are found by, themselves (70 us a row group).
+
+    The statistics of the row groups would do for files of our writer and are read several times
+    faster, but pyarrow ends the process when they are damaged.
+    """
+    with decoding(path), open_parquet(path, footer, dictionary) as file:
+        yield from file.iter_batches(columns=["request", "layer"], use_threads=False)
+
+
+def _runs(path: Path, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[str, int, int]]:
     """Yield (request, layer, rows) for runs of equal rows, in file order."""
     row = 0
-    with decoding(path), open_parquet(path, footer, dictionary) as file:
-        for batch in file.iter_batches(columns=["request", "layer"], use_threads=False):
-            known: dict[str, int] = {}
+    for batch in batches:
+        known: dict[str, int] = {}
+        with decoding(path):
             try:
                 codes = request_codes([batch.column("request")], known)
                 layers = integers([batch.column("layer")], "layer", np.int16)
             except RowError as error:
                 raise TraceError(f"{path}: row {row + error.row}: {error.what}") from None
-            names = list(known)
-            changes = (np.diff(codes) != 0) | (np.diff(layers) != 0)
-            edges = [0, *(np.flatnonzero(changes) + 1).tolist(), len(codes)]
-            for first, stop in pairwise(edges):
-                yield names[codes[first]], int(layers[first]), stop - first
-            row += batch.num_rows
+        names = list(known)
+        changes = (np.diff(codes) != 0) | (np.diff(layers) != 0)
+        edges = [0, *(np.flatnonzero(changes) + 1).tolist(), len(codes)]
+        for first, stop in pairwise(edges):
+            yield names[codes[first]], int(layers[first]), stop - first
+        row += batch.num_rows
 
 
 _last = threading.local()  # read: (the groups, their open file)
@@ -174,11 +202,13 @@ class Groups:
         self,
         path: Path,
         metadata: pq.FileMetaData,
+        digest: Digest | None,
         largest_part: int,
         dictionary: Sequence[str],
     ) -> None:
         self.path = path
         self.metadata = metadata
+        self.digest = digest
         self.dictionary = dictionary  # see `open_parquet`
         rows = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
         self.starts = np.cumsum([0, *rows], dtype=np.int64)  # [groups + 1] first row of each
@@ -205,6 +235,8 @@ class Groups:
             begin, end = int(self.starts[group]), int(self.starts[group + 1])
             if begin == end:
                 continue
+            if self.digest is not None:
+                self.digest.check([group], columns)
             first, stop = max(begin, first_row), min(end, first_row + rows)
             if (first, stop) == (begin, end):
                 with self._file() as file:
@@ -228,7 +260,10 @@ class Groups:
         owner, file = getattr(_last, "read", (None, None))
         _last.read = None, None
         if owner is None or owner() is not self:
-            file = open_parquet(self.path, self.metadata, self.dictionary)
+            checked = self.digest is not None
+            file = open_parquet(
+                self.path, self.metadata, self.dictionary, page_checksums=not checked
+            )
         yield file
         _last.read = weakref.ref(self), file
 

@@ -4,15 +4,15 @@ Reference: SGLang 0.5.23, `srt/configs/model_config.py` (`dsa_layer_skips_topk`)
 and defaults are followed; transformers 5.24, `GlmMoeDsaConfig`, agrees where it knows the keys.
 """
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from hisparse_sim.traces.file.captured import MOST_LAYERS, MOST_TOKENS, whole
+from hisparse_sim.traces.documents import read_json
 from hisparse_sim.traces.errors import TraceError
+from hisparse_sim.traces.file.captured import MOST_LAYERS, MOST_TOKENS, whole
 
 FULL, SHARED = "full", "shared"
 _LETTERS = {"F": FULL, "S": SHARED}
@@ -35,12 +35,7 @@ def read_config(path: str | os.PathLike[str]) -> ModelConfig:
     path = Path(path)
     if path.is_dir():
         path = path / "config.json"
-    try:
-        found = json.loads(path.read_bytes())
-    except OSError as error:
-        raise TraceError(f"{path} cannot be read: {error.strerror or error}") from error
-    except (ValueError, RecursionError) as error:
-        raise TraceError(f"{path} is not JSON ({error})") from None
+    found = read_json(path)
     if isinstance(found, dict) and isinstance(found.get("text_config"), dict):
         found = found["text_config"]  # of a model that also sees
     if not isinstance(found, dict) or found.get("index_topk") is None:

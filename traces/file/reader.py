@@ -2,11 +2,11 @@
 
 import hashlib
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -22,8 +22,11 @@ from hisparse_sim.traces.file.columns import (
 )
 from hisparse_sim.traces.demand import Demand, Ints, Ragged
 from hisparse_sim.traces.errors import TraceError
+from hisparse_sim.traces.notebook import shown
 from hisparse_sim.traces.terminal import printable
-from hisparse_sim.traces.file.layout import Columns, Groups, Part, decoding, lay_out, open_parquet
+from hisparse_sim.traces.files import opened
+from hisparse_sim.traces.file.digest import Digest, read_digest
+from hisparse_sim.traces.file.layout import Columns, Part, decoding, lay_out, open_parquet
 from hisparse_sim.traces.file.metadata import KEY, PROVENANCES, Metadata
 from hisparse_sim.traces.file.rules import RowError, Tally, check_rows, outside, strip_padding
 from hisparse_sim.traces.file.units import can_be_replayed
@@ -44,7 +47,7 @@ def open_trace(path: str | os.PathLike[str], provenance: str | None = None) -> "
             f"unknown provenance {provenance!r}; choose one of {', '.join(PROVENANCES)}"
         )
     path = Path(path)
-    _refuse_other_files(path)
+    checksums = read_digest(path)
     with open_parquet(path) as file:
         footer, schema = file.metadata, file.schema_arrow
     wrong = wrong_column(schema)
@@ -53,7 +56,19 @@ def open_trace(path: str | os.PathLike[str], provenance: str | None = None) -> "
     # Some writers fill only the latter.
     keys = {**(schema.metadata or {}), **(footer.metadata or {})}
     metadata = _read_metadata(path, keys, provenance)
-    parts, groups = lay_out(path, footer)
+    digest = None if checksums is None else Digest(path, checksums, footer)
+    parts, groups = lay_out(path, footer, digest)
+    metadata = completed(path, metadata, parts, groups)
+    return Trace(path, provenance, metadata, parts, present(schema), groups)
+
+
+def completed(
+    path: Path, metadata: Metadata, parts: tuple[Part, ...], groups: "Stored"
+) -> Metadata:
+    """Return the metadata with the longest row where it names no top_k.
+
+    Raises TraceError for layers that the model does not have, and rows that cannot be read.
+    """
     if metadata.top_k == 0:
         metadata = replace(metadata, top_k=_longest_row(path, parts, groups))
     highest = max(part.layer for part in parts)
@@ -64,7 +79,21 @@ def open_trace(path: str | os.PathLike[str], provenance: str | None = None) -> "
             f"{path} has rows of layer {wrong_layer}, but the model has "
             f"{'no negative layers' if lowest < 0 else f'{metadata.num_layers} layers'}"
         )
-    return Trace(path, provenance, metadata, parts, present(schema), groups)
+    return metadata
+
+
+class Stored(Protocol):
+    """Where the rows of a trace are: `layout.Groups` of a file, or a table in memory."""
+
+    digest: Digest | None  # None: whether they are as written cannot be told
+
+    def read(self, first_row: int, rows: int, columns: Sequence[str]) -> Columns:
+        """Return the rows as chunks per column."""
+        ...
+
+    def shared(self, parts: Iterable[Part]) -> int:
+        """Return how many of its pieces hold rows of more than one of the parts."""
+        ...
 
 
 class Trace:
@@ -81,7 +110,7 @@ class Trace:
         metadata: Metadata,
         parts: tuple[Part, ...],
         columns: frozenset[str],
-        groups: Groups,
+        groups: Stored,
     ) -> None:
         """Use `open_trace`."""
         self.path = path
@@ -90,10 +119,23 @@ class Trace:
         self.columns = columns  # names of the columns that hold anything
         self._provenance = provenance
         self._groups = groups
-        self._version = _file_version(path)
+        self._version = self._current()
 
     def __repr__(self) -> str:
         return f"<Trace {self.path}: {len(self.parts)} parts, {self.rows} rows>"
+
+    def _repr_html_(self) -> str:
+        about = self.metadata
+        kept = f" of {about.num_layers}" if about.num_layers else ""
+        return shown(
+            f"Trace {self.name}: {about.provenance}, {about.model or 'model unknown'}",
+            [
+                f"{len(self.requests)} requests, {len(self.layers)} layers{kept}, {self.rows:,} rows"
+                f" (a decode step of one layer each), top_k {about.top_k:,}",
+                about.source,
+                about.dataset,
+            ],
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _reopened, (self.path.absolute(), self._provenance, self._version)
@@ -119,14 +161,24 @@ class Trace:
         return tuple(sorted({part.layer for part in self.parts}))
 
     @property
+    def size_bytes(self) -> int:
+        """Size of the file."""
+        return self.path.stat().st_size
+
+    @property
     def shared_groups(self) -> int:
-        """Number of row groups that hold rows of several parts: slow to read, see `Groups`."""
+        """Number of row groups that hold rows of several parts: slow to read, see `layout.Groups`."""
         return self._groups.shared(self.parts)
+
+    @property
+    def has_digest(self) -> bool:
+        """Whether it is noticed if the file is changed after it was written, see `digest`."""
+        return self._groups.digest is not None
 
     @cached_property
     def sha256(self) -> str:
         """Digest of the whole file, 64 hexadecimal digits."""
-        with decoding(self.path), self.path.open("rb") as file:
+        with opened(self.path) as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
 
     def select(
@@ -173,7 +225,7 @@ class Trace:
         self, part: Part, columns: Iterable[str] = (), steps: tuple[int, int] | None = None
     ) -> tuple[Demand, Tally]:
         """Like `read`, and also count what the rules tolerate."""
-        if _file_version(self.path) != self._version:
+        if self._current() != self._version:
             raise TraceError(f"{self.path} has changed since it was opened; open it again")
         columns = tuple(columns)
         for name in columns:
@@ -199,6 +251,14 @@ class Trace:
             return step, integers(found["seq_len"], "seq_len", np.int32)
         except RowError as error:
             self._refuse(part, step, error)
+
+    def _current(self) -> tuple[int, int]:
+        """Return what changes when the file is written again."""
+        try:
+            status = self.path.stat()
+        except OSError as error:
+            raise TraceError(f"{self.path} cannot be read: {error.strerror or error}") from error
+        return status.st_size, status.st_mtime_ns
 
     def _decoded(self, part: Part, columns: tuple[str, ...]) -> tuple[Columns, Ints]:
         """Return chunks of these columns, and the steps that errors are placed by."""
@@ -249,34 +309,12 @@ def _place(part: Part) -> str:
     return f": request {part.request!r}, layer {part.layer}"
 
 
-def _refuse_other_files(path: Path) -> None:
-    try:
-        if path.is_dir():
-            raise TraceError(f"{path} is a folder, not a trace file")
-        if path.exists() and not path.is_file():
-            raise TraceError(f"{path} is a device or pipe, not a trace file")
-        with path.open("rb") as file:
-            head = file.read(4)
-            file.seek(0, os.SEEK_END)
-            size_bytes = file.tell()
-            file.seek(max(0, size_bytes - 4))
-            tail = file.read(4)
-    except FileNotFoundError:
-        raise TraceError(f"{path} does not exist") from None
-    except OSError as error:
-        raise TraceError(f"{path} cannot be read: {error.strerror or error}") from error
-    if head != b"PAR1":
-        raise TraceError(f"{path} is not a Parquet file")
-    if tail != b"PAR1" or size_bytes < 12:
-        raise TraceError(f"{path} was cut off: the end of the Parquet file is missing")
-
-
 def _read_metadata(path: Path, keys: dict[bytes, bytes], provenance: str | None) -> Metadata:
     """Return what the file says, with top_k = 0 where it does not."""
     if KEY not in keys and provenance is None:
         raise TraceError(
             f"{path} has no {KEY.decode()} metadata: say where its positions come from with "
-            f"--provenance ({', '.join(PROVENANCES)})"
+            f"`provenance` ({', '.join(PROVENANCES)})"
         )
     try:
         metadata = (
@@ -288,7 +326,7 @@ def _read_metadata(path: Path, keys: dict[bytes, bytes], provenance: str | None)
         raise TraceError(f"{path}: {error}") from None
     if not metadata.provenance and provenance is None:
         raise TraceError(
-            f"{path} does not say where its positions come from: name it with --provenance "
+            f"{path} does not say where its positions come from: name it with `provenance` "
             f"({', '.join(PROVENANCES)})"
         )
     if not can_be_replayed(metadata.unit):
@@ -296,7 +334,7 @@ def _read_metadata(path: Path, keys: dict[bytes, bytes], provenance: str | None)
     return metadata if metadata.provenance else replace(metadata, provenance=provenance or "")
 
 
-def _longest_row(path: Path, parts: tuple[Part, ...], groups: Groups) -> int:
+def _longest_row(path: Path, parts: tuple[Part, ...], groups: Stored) -> int:
     from hisparse_sim.traces.file import passes
 
     longest = 1
@@ -351,14 +389,6 @@ def _cut(demand: Demand, first: int, stop: int) -> Demand:
         scores=None if demand.scores is None else demand.scores[low:high],
         next_positions=following,
     )
-
-
-def _file_version(path: Path) -> tuple[int, int]:
-    try:
-        status = path.stat()
-    except OSError as error:
-        raise TraceError(f"{path} cannot be read: {error.strerror or error}") from error
-    return status.st_size, status.st_mtime_ns
 
 
 @lru_cache(maxsize=16)

@@ -97,7 +97,7 @@ def info(trace: Trace) -> TraceInfo:
     return TraceInfo(
         path=trace.path,
         sha256=trace.sha256,
-        size_bytes=trace.path.stat().st_size,
+        size_bytes=trace.size_bytes,
         metadata=trace.metadata,
         requests=trace.requests,
         total=total.info(None),

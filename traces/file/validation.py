@@ -110,6 +110,11 @@ class _Notes:
         strangers = set(metadata.prompt_len) - set(trace.requests)
         if strangers:
             found.append(f"prompt_len names {len(strangers)} requests that have no rows")
+        if not trace.has_digest:
+            found.append(
+                "there is no digest (another program wrote the file, or an earlier release), so "
+                "damage of its footer may go unseen; `hisparse-sim trace sample` rewrites the file"
+            )
         if trace.shared_groups:
             found.append(
                 f"{trace.shared_groups} row groups hold several (request, layer), which is slow "

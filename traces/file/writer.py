@@ -14,6 +14,7 @@ from hisparse_sim.traces.file.columns import narrow
 from hisparse_sim.traces.demand import Demand, Longs, Ragged
 from hisparse_sim.traces.errors import TraceError
 from hisparse_sim.traces.files import atomic_path
+from hisparse_sim.traces.file.digest import sealed
 from hisparse_sim.traces.file.metadata import KEY, Metadata
 from hisparse_sim.traces.file.rules import RowError, check_rows, strip_padding
 
@@ -119,7 +120,7 @@ class TraceWriter:
     def _open(self) -> pq.ParquetWriter:
         delta = ["step", "seq_len", "positions.list.element", "next_positions.list.element"]
         schema = self._schema
-        stream = self._stack.enter_context(self._temporary.open("wb"))
+        stream = self._stack.enter_context(sealed(self._temporary))
         file = pq.ParquetWriter(
             stream,
             schema,

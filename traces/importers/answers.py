@@ -8,6 +8,7 @@ from typing import Any, BinaryIO
 
 from hisparse_sim.traces.importers.base64_stream import Extractor
 from hisparse_sim.traces.errors import TraceError
+from hisparse_sim.traces.files import opened
 from hisparse_sim.traces.importers.importer import scratch_errors, write_scratch
 
 _CHUNK_BYTES = 1 << 20
@@ -29,25 +30,20 @@ def read_answers(path: Path, key: str, scratch: Path) -> Iterator[tuple[Any, dic
     Raises TraceError naming the file, and the line, if it is no JSON or a value no base64.
     """
     lines = path.suffix.lower() == ".jsonl"
-    try:
-        with path.open("rb") as file:
-            number = 0
-            while True:
-                number += 1
-                place = f"{path}, line {number}" if lines else str(path)
-                folder = scratch / f"answer-{number}"
-                with scratch_errors(scratch):
-                    folder.mkdir()
-                found = _read_one(file, lines, key, folder, place)
-                if found is None:
-                    return
-                yield found
-                if not lines:
-                    return
-    except FileNotFoundError:
-        raise TraceError(f"{path} does not exist") from None
-    except OSError as error:
-        raise TraceError(f"{path} cannot be read: {error.strerror or error}") from error
+    with opened(path) as file:
+        number = 0
+        while True:
+            number += 1
+            place = f"{path}, line {number}" if lines else str(path)
+            folder = scratch / f"answer-{number}"
+            with scratch_errors(scratch):
+                folder.mkdir()
+            found = _read_one(file, lines, key, folder, place)
+            if found is None:
+                return
+            yield found
+            if not lines:
+                return
 
 
 def _read_one(
@@ -85,10 +81,19 @@ def value_at(found: Any, *keys: str) -> Any:
     return found
 
 
-def scratch_of(found: Any, values: dict[int, Path]) -> Path | None:
-    """Return the scratch file that stands for a value, None if it is another value."""
+def take_scratch(found: Any, values: dict[int, Path]) -> Path | None:
+    """Take the scratch file that stands for a value out of `values`; None if it is another value."""
     number = value_at(found, "base64")
-    return values.get(number) if isinstance(number, int) else None
+    return values.pop(number, None) if type(number) is int else None
+
+
+def refuse_left(values: dict[int, Path], place: str) -> None:
+    """Raise TraceError if values are left that belong to no answer."""
+    if values:
+        raise TraceError(
+            f"{place} has {len(values)} more indexer_topk than answers: which of them is an "
+            f"answer's cannot be told"
+        )
 
 
 def refuse_bare(answer: Any, place: str) -> None:

@@ -75,6 +75,12 @@ def _open_pt(path: Path) -> Any:
         if zipfile.is_zipfile(path):
             with zipfile.ZipFile(path) as archive:
                 _refuse_bomb(path, archive.infolist())
+                damaged = archive.testzip()  # torch does not look at the checksums
+            if damaged is not None:
+                raise TraceError(
+                    f"{path} is damaged (the checksum of {damaged!r} in it is wrong), or was saved "
+                    f"without checksums (torch.serialization.set_crc32_options): save it again"
+                )
         # Tensors and plain containers only; anything else that a pickle could do is refused.
         found = torch.load(path, map_location="cpu", weights_only=True)
         if isinstance(found, dict) and len(found) == 1:
@@ -109,8 +115,6 @@ def _reading(what: str) -> Iterator[None]:
 
 
 def _read(path: Path, options: Options) -> Imported:
-    if not path.is_file():
-        raise TraceError(f"{path} {'is no file' if path.exists() else 'does not exist'}")
     suffix = path.suffix.lower()
     if suffix == ".npy":
         array = open_npy(path, str(path))
@@ -124,40 +128,43 @@ def _read(path: Path, options: Options) -> Imported:
         raise TraceError(f"{path} does not say how long the prompt was: give --prompt-len")
     first = options.first_position
     doubts: tuple[str, ...] = ()
+    if_short = _REMEDY
     if first is None:
         first = options.prompt_len
         doubts = _doubts(path, array, first, options.tokens)
-    found = [Returned(printable(path.stem), options.prompt_len, array.shape, lambda: array)]
-    read = imported(path, found, options, first_position=first, remedy=_REMEDY, complete=False)
-    return replace(read, doubts=doubts)
+        if_short = (
+            "if the array begins with rows of the prompt, say by --first-position at which position"
+        )
+    name = printable(path.stem)
+    found = [Returned(name, options.prompt_len, first, array.shape, lambda: array)]
+    read = imported(path, found, options, remedy=_REMEDY, if_short=if_short)
+    return replace(read, doubts=doubts + read.doubts)
 
 
 def _doubts(path: Path, array: Any, prompt_len: int, tokens: int) -> tuple[str, ...]:
     """Return what speaks against row 0 as the first decode step.
 
-    Raises TraceError if the first rows can only be the prompt's.
+    Raises TraceError if the first rows, of any layer, can only be the prompt's.
     """
-    rows = array[: min(ROWS_READ, prompt_len), 0].astype(np.int64)  # the prompt has no more
-    seq_len = (prompt_len + np.arange(len(rows))) // tokens + 1
-    sign = sign_of_prompt(rows, seq_len, array.shape[2], tokens)
-    if sign is None:
-        return ()
-    query = None if sign.query is None else sign.query * tokens
-    if sign.certain:
-        raise TraceError(
-            f"{path} begins with rows of the prompt ({sign.what}): give --first-position {query}, "
-            f"and those before position {prompt_len} are left out, or --first-position "
-            f"{prompt_len} if row 0 is the first decode step all the same"
-        )
-    if query is None:
-        return (
-            f"{path}, {sign.what}: if the array begins with rows of the prompt, say by "
-            f"--first-position at which position",
-        )
-    return (
-        f"{path}: {sign.what}, and the prompt has {prompt_len} tokens: give --first-position "
-        f"{query} if the query of row 0 stands there",
-    )
+    doubts: dict[str, None] = {}
+    for layer in range(array.shape[1]):
+        rows = array[: min(ROWS_READ, prompt_len), layer].astype(np.int64)  # the prompt has no more
+        seq_len = (prompt_len + np.arange(len(rows))) // tokens + 1
+        sign = sign_of_prompt(rows, seq_len, array.shape[2], tokens)
+        if sign is None:
+            continue
+        query = sign.query * tokens
+        if sign.certain:
+            raise TraceError(
+                f"{path} begins with rows of the prompt ({sign.what}): give --first-position "
+                f"{query}, and those before position {prompt_len} are left out, or "
+                f"--first-position {prompt_len} if row 0 is the first decode step all the same"
+            )
+        doubts[
+            f"{path}: {sign.what}, and the prompt has {prompt_len} tokens: give --first-position "
+            f"{query} if the query of row 0 stands there"
+        ] = None
+    return tuple(doubts)[:1]
 
 
 ARRAY = Importer(

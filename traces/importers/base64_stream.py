@@ -88,7 +88,9 @@ class Extractor:
             raise TraceError("the JSON is cut off inside a base64 value")
         self._keep(len(self._buffer))
         try:
-            return json.loads(b"".join(self._rest))
+            return json.loads(b"".join(self._rest), object_pairs_hook=_unique)
+        except TraceError:
+            raise
         except (ValueError, RecursionError) as error:
             raise TraceError(f"it is not complete JSON ({error})") from None
 
@@ -149,3 +151,13 @@ class Extractor:
                 f"it holds more than {LARGEST_REST_BYTES >> 20} MB besides its base64 values"
             )
         self._rest.append(piece)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object, which must not give two values to one key."""
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise TraceError(f"an object in it has the key {key[:40]!r} twice")
+        found[key] = value
+    return found

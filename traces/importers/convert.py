@@ -9,7 +9,7 @@ from typing import Any
 
 from hisparse_sim.traces.demand import Demand
 from hisparse_sim.traces.errors import TraceError
-from hisparse_sim.traces.files import refuse_input, refuse_unwritable
+from hisparse_sim.traces.files import opened, refuse_input, refuse_unwritable
 from hisparse_sim.traces.terminal import printable
 from hisparse_sim.traces.importers import Options, get_importer
 from hisparse_sim.traces.importers.answers import BARE
@@ -56,6 +56,7 @@ def convert(
         options = configured(options, config)
     Options(Path(), **options)  # refuses before anything is read or written
     _refuse_meaningless(importer, options)
+    _head(source)
     configs = () if config is None else (config, Path(config) / "config.json")
     refuse_input(target, (source, *configs))
     refuse_unwritable(target)
@@ -104,6 +105,15 @@ def _scratch_place(target: Path) -> Path | None:
     return target.resolve().parent
 
 
+def _head(source: Path) -> bytes:
+    """Return the beginning of a file. Raises TraceError if it is none, or empty."""
+    with opened(source) as file:
+        head = file.read(1 << 16)
+    if not head:
+        raise TraceError(f"{source} is empty")
+    return head
+
+
 def guess_form(source: Path) -> str:
     """Return the format that the suffix, or the beginning, of a file speaks for.
 
@@ -113,11 +123,7 @@ def guess_form(source: Path) -> str:
     if suffix in (".npy", ".npz", ".pt", ".pth"):
         return "array"
     if suffix in (".json", ".jsonl"):
-        try:
-            with source.open("rb") as file:
-                head = file.read(1 << 16)
-        except OSError as error:
-            raise TraceError(f"{source} cannot be read: {error.strerror or error}") from error
+        head = _head(source)
         for form, key in (
             ("jsonl", b'"selected_token_pos"'),
             ("sglang", b'"meta_info"'),

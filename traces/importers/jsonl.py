@@ -17,9 +17,11 @@ import numpy as np
 from hisparse_sim.traces.file.captured import MOST_LAYERS, MOST_TOKENS, checked_id
 from hisparse_sim.traces.demand import Demand, Ints, Ragged
 from hisparse_sim.traces.errors import TraceError
+from hisparse_sim.traces.files import opened
 from hisparse_sim.traces.importers.importer import Imported, Importer, Options
 from hisparse_sim.traces.importers.prompt_rows import LEFT_OUT, ROWS_READ, Sign, sign_of_prompt
 from hisparse_sim.traces.importers.row_spool import RowSpool
+from hisparse_sim.traces.importers.short_rows import ShortRows
 
 _WHOLE = {
     "layer_id": MOST_LAYERS - 1,
@@ -42,36 +44,31 @@ def _read(path: Path, options: Options) -> Imported:
     ids: dict[str, str | int] = {}  # as the file writes them
     nearest: dict[str, int] = {}  # highest position of any row, from its seq_len_current
     excludes_newest, most = False, 0
-    short = [0, 0]  # rows of the prompt, if seq_len_current is with the newest token or without
-    try:
-        with path.open("rb") as file:
-            number = 0
-            while line := file.readline(_LONGEST_LINE_BYTES):
-                number += 1
-                if not line.strip():
-                    continue
-                row = _parsed(line, f"{path}, line {number}")
-                request = str(row.request)
-                if type(ids.setdefault(request, row.request)) is not type(row.request):
-                    raise TraceError(
-                        f"{path}, line {number} has request_id {row.request!r}, and a line before "
-                        f"it {ids[request]!r}: write all ids as text, or all as numbers"
-                    )
-                positions = np.frombuffer(row.positions, np.int32)
-                behind = positions[positions >= 0] - _positions(row.seq_len, options.tokens)
-                excludes_newest |= bool((behind == 0).any())
-                nearest[request] = max(
-                    nearest.get(request, -MOST_TOKENS), int(behind.max(initial=-MOST_TOKENS))
+    prompt_rows = [0, 0]  # of the prompt, if seq_len_current is with the newest token or without
+    with opened(path) as file:
+        number = 0
+        while line := file.readline(_LONGEST_LINE_BYTES):
+            number += 1
+            if not line.strip():
+                continue
+            row = _parsed(line, f"{path}, line {number}")
+            request = str(row.request)
+            if type(ids.setdefault(request, row.request)) is not type(row.request):
+                raise TraceError(
+                    f"{path}, line {number} has request_id {row.request!r}, and a line before "
+                    f"it {ids[request]!r}: write all ids as text, or all as numbers"
                 )
-                if options.prompt_len is not None:
-                    short[0] += row.seq_len <= options.prompt_len
-                    short[1] += row.seq_len < options.prompt_len
-                most = max(most, int((positions >= 0).sum()))
-                spool.add(request, row.layer, row.step, row.seq_len, row.positions)
-    except FileNotFoundError:
-        raise TraceError(f"{path} does not exist") from None
-    except OSError as error:
-        raise TraceError(f"{path} cannot be read: {error.strerror or error}") from error
+            positions = np.frombuffer(row.positions, np.int32)
+            behind = positions[positions >= 0] - _positions(row.seq_len, options.tokens)
+            excludes_newest |= bool((behind == 0).any())
+            nearest[request] = max(
+                nearest.get(request, -MOST_TOKENS), int(behind.max(initial=-MOST_TOKENS))
+            )
+            if options.prompt_len is not None:
+                prompt_rows[0] += row.seq_len <= options.prompt_len
+                prompt_rows[1] += row.seq_len < options.prompt_len
+            most = max(most, int((positions >= 0).sum()))
+            spool.add(request, row.layer, row.step, row.seq_len, row.positions)
     if not ids:
         raise TraceError(f"{path} holds no rows")
     width = options.top_k or max(1, most)
@@ -85,8 +82,11 @@ def _read(path: Path, options: Options) -> Imported:
     doubts = rows.doubts(width)
     wanted = 0 if excludes_newest and options.tokens == 1 else -1
     doubts += _far_behind(path, [each for each in nearest if nearest[each] < wanted])
-    if short[excludes_newest]:
-        notes[LEFT_OUT] = short[excludes_newest]
+    if prompt_rows[excludes_newest]:
+        notes[LEFT_OUT] = prompt_rows[excludes_newest]
+    short = rows.short_rows(width)
+    notes |= short.notes
+    doubts += short.doubts(str(path), "rows of the prompt do so, and --prompt-len leaves them out")
     return Imported(rows.parts(), width, options.num_layers, lengths, notes, doubts)
 
 
@@ -116,9 +116,9 @@ class _Rows:
         Raises TraceError if it can only be the prompt's, and --prompt-len does not say otherwise.
         """
         found: list[str] = []
+        given = self._prompt_len is not None
         for request, layer in self._spool.first_parts():
             _, seq_len, (offsets, values) = self._decode(request, layer)
-            given = self._prompt_len is not None
             count = min(ROWS_READ, len(seq_len), max(1, int(seq_len[0]) * self._tokens))
             heads = [values[offsets[row] : offsets[row + 1]] for row in range(count)]
             sign = sign_of_prompt(heads, seq_len[:count].astype(np.int64), width, self._tokens)
@@ -142,6 +142,16 @@ class _Rows:
                              f"seq_len_current is above --prompt-len")  # fmt: skip
         return _first_of(found)
 
+    def short_rows(self, width: int) -> ShortRows:
+        """Return the rows that list fewer positions than they could, up to `width`."""
+        found = ShortRows()
+        for request, layer in self._spool.parts():
+            _, seq_len, (offsets, values) = self._decode(request, layer)
+            before = np.concatenate([np.zeros(1, np.int64), np.cumsum(values >= 0)])
+            counts = before[offsets[1:]] - before[offsets[:-1]]
+            found.add(counts, seq_len, width, f"request {request!r}, layer {layer}")
+        return found
+
     def _decode(self, request: str, layer: int) -> tuple[Ints, Ints, Ragged]:
         """Return step, seq_len and positions of a part."""
         step, seq_len, lists = self._spool.read(request, layer)
@@ -163,10 +173,10 @@ class _Rows:
 
 def _begins_early(seq_len: int, width: int, tokens: int) -> Sign | None:
     if seq_len == 1 and tokens == 1:
-        return Sign(True, "row 0 is the query of the first token, which every prompt has")
+        return Sign(True, "row 0 is the query of the first token, which every prompt has", 0)
     if seq_len < width:
         what = f"row 0 has only {seq_len} positions to choose from, and rows list up to {width}"
-        return Sign(False, what)
+        return Sign(False, what, seq_len - 1)
     return None
 
 

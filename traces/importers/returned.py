@@ -4,11 +4,14 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from hisparse_sim.traces.file.captured import MOST_LAYERS, REMEDY, checked_id, demands
 from hisparse_sim.traces.demand import Demand
 from hisparse_sim.traces.errors import TraceError
 from hisparse_sim.traces.importers.importer import Imported, Options
 from hisparse_sim.traces.importers.prompt_rows import LEFT_OUT
+from hisparse_sim.traces.importers.short_rows import ShortRows
 
 
 class Returned(NamedTuple):
@@ -16,6 +19,7 @@ class Returned(NamedTuple):
 
     request: str
     prompt_len: int  # tokens
+    first_position: int  # of the query in row 0
     shape: tuple[int, int, int]  # rows, layers, top_k
     open: Callable[[], Any]  # the array; one at a time is open, there may be thousands
 
@@ -25,11 +29,13 @@ def imported(
     found: Sequence[Returned],
     options: Options,
     *,
-    first_position: int,
     remedy: str = REMEDY,
-    complete: bool = True,
+    if_short: str = "an engine's top-k drops entries on ties, and more are a fault",
 ) -> Imported:
-    """Put the requests of a file together; the arguments are those of `captured.demands`.
+    """Put the requests of a file together.
+
+    `remedy` is that of `captured.demands`; `if_short` is said where rows list fewer positions than
+    they could.
 
     Raises TraceError if they differ in shape or share an id, or do not have the layers named.
     """
@@ -56,20 +62,35 @@ def imported(
                 each.open(),
                 place=str(path),
                 request=each.request,
-                first_position=first_position,
+                first_position=each.first_position,
                 prompt_len=each.prompt_len,
                 layers=layers,
                 layer_types=options.layer_types,
                 remedy=remedy,
-                complete=complete,
                 tokens=options.tokens,
             )
 
     # Layers that are named may be some of the model's; else the file has them all.
     num_layers = options.num_layers or (count if options.layers is None else None)
-    left_out = sum(count * max(0, each.prompt_len - first_position) for each in found)
-    notes = {LEFT_OUT: left_out} if left_out else None
-    return Imported(parts(), options.top_k or width, num_layers, lengths, notes)
+    left_out = sum(count * max(0, each.prompt_len - each.first_position) for each in found)
+    short = _short_rows(found, layers, options.tokens)
+    notes = {**({LEFT_OUT: left_out} if left_out else {}), **short.notes}
+    doubts = short.doubts(str(path), if_short)
+    return Imported(parts(), options.top_k or width, num_layers, lengths, notes, doubts)
+
+
+def _short_rows(found: Sequence[Returned], layers: Sequence[int], tokens: int) -> ShortRows:
+    """Return the decode rows that list fewer positions than they could; one layer is in memory."""
+    short = ShortRows()
+    for each in found:
+        array = each.open()
+        first = max(0, each.prompt_len - each.first_position)
+        seq_len = (np.arange(first, len(array), dtype=np.int64) + each.first_position) // tokens + 1
+        for index, layer in enumerate(layers):
+            counts = (array[first:, index] >= 0).sum(axis=1)
+            place = f"request {each.request!r}, layer {layer}"
+            short.add(counts, seq_len, array.shape[2], place)
+    return short
 
 
 def _layers(count: int, options: Options, place: str) -> Sequence[int]:

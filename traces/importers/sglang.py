@@ -7,13 +7,15 @@ repeat the layer before them.
 Reference: SGLang 0.5.23, `srt/state_capturer/indexer_topk.py`.
 """
 
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from hisparse_sim.traces.errors import TraceError
-from hisparse_sim.traces.importers.answers import read_answers, refuse_bare, scratch_of, value_at
+from hisparse_sim.traces.importers.answers import read_answers,refuse_bare,refuse_left,take_scratch,value_at
 from hisparse_sim.traces.importers.importer import Imported, Importer, Options
 from hisparse_sim.traces.importers.prompt_rows import prompt_len_of_answer
 from hisparse_sim.traces.importers.returned import Returned, imported
@@ -49,19 +51,34 @@ def shape_of(
     return shape[0], shape[1], shape[2]
 
 
+def refuse_speculative(meta_info: Mapping[str, Any], place: str) -> None:
+    """Raise TraceError, beginning with `place`, if an answer was decoded speculatively.
+
+    Only such answers have any of the keys `spec_...` (tokenizer_manager.py of the server).
+    """
+    for key, value in meta_info.items():
+        if key.startswith("spec_") and value:
+            raise TraceError(
+                f"{place} comes from speculative decoding (its meta_info has {key}): the rows do "
+                f"not tell which of them one step verified, and each would be replayed as a step; "
+                f"ask a server without --speculative-algorithm"
+            )
+
+
 def _read(path: Path, options: Options) -> Imported:
     found: list[Returned] = []
     first = options.first_position or 0
     for texts, values in read_answers(path, "indexer_topk", options.scratch):
         for answer in texts if isinstance(texts, list) else [texts]:
             place = f"{path}: answer {len(found)}"
-            scratch = scratch_of(value_at(answer, "meta_info", "indexer_topk"), values)
+            scratch = take_scratch(value_at(answer, "meta_info", "indexer_topk"), values)
             if scratch is None:
                 refuse_bare(answer, place)
                 raise TraceError(
                     f"{place} has no meta_info.indexer_topk: start the server with "
                     f'--enable-return-indexer-topk and send "return_indexer_topk": true'
                 )
+            refuse_speculative(answer["meta_info"], place)
             counted = value_at(answer, "meta_info", "prompt_tokens")
             prompt_len = prompt_len_of_answer(
                 options.prompt_len, counted, place, "meta_info.prompt_tokens"
@@ -74,10 +91,11 @@ def _read(path: Path, options: Options) -> Imported:
             name = value_at(answer, "meta_info", "id")
             name = name if isinstance(name, str) and name else f"answer-{len(found)}"
             opened = partial(np.memmap, scratch, "<i4", "r", shape=shape)
-            found.append(Returned(name, prompt_len, shape, opened))
+            found.append(Returned(name, prompt_len, first, shape, opened))
+        refuse_left(values, str(path))
     if not found:
         raise TraceError(f"{path} holds no answer")
-    return imported(path, found, options, first_position=first)
+    return imported(path, found, options)
 
 
 SGLANG = Importer(

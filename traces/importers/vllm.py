@@ -6,16 +6,20 @@ row t is the token at position `indexer_topk_prompt_start + t`.
 Reference: https://github.com/vllm-project/vllm/pull/49555 (open when this was written).
 """
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from hisparse_sim.traces.errors import TraceError
-from hisparse_sim.traces.importers.answers import read_answers, refuse_bare, scratch_of, value_at
+from hisparse_sim.traces.file.captured import MOST_TOKENS
+from hisparse_sim.traces.importers.answers import read_answers,refuse_bare,refuse_left,take_scratch,value_at
 from hisparse_sim.traces.importers.array import open_npy
 from hisparse_sim.traces.importers.importer import Imported, Importer, Options
 from hisparse_sim.traces.importers.prompt_rows import prompt_len_of_answer
 from hisparse_sim.traces.importers.returned import Returned, imported
 
+_START = "indexer_topk_prompt_start"
 _REMEDY = "they are places in the engine's cache, which say nothing about the request's positions"
 
 
@@ -25,9 +29,10 @@ def _read(path: Path, options: Options) -> Imported:
         choices = value_at(answer, "choices")
         if choices is None:
             refuse_bare(answer, str(path))
+        before = len(found)
         for choice in choices if isinstance(choices, list) else []:
             place = f"{path}: choice {len(found)}"
-            scratch = scratch_of(value_at(choice, "indexer_topk"), values)
+            scratch = take_scratch(value_at(choice, "indexer_topk"), values)
             if scratch is None:
                 raise TraceError(
                     f"{place} has no indexer_topk: start the server with "
@@ -39,12 +44,50 @@ def _read(path: Path, options: Options) -> Imported:
             )
             name = value_at(answer, "id")
             name = f"{name if isinstance(name, str) and name else 'choice'}-{len(found)}"
+            first = _first_position(answer, choice, options.first_position, place)
             shape = open_npy(scratch, place).shape
-            found.append(Returned(name, prompt_len, shape, partial(open_npy, scratch, place)))
+            opened = partial(open_npy, scratch, place)
+            found.append(Returned(name, prompt_len, first, shape, opened))
+        refuse_left(values, str(path))
+        _compare(found[before:], value_at(answer, "usage"), f"{path}: answer {before}")
     if not found:
         raise TraceError(f"{path} holds no choices with indexer_topk")
-    first = options.first_position or 0
-    return imported(path, found, options, first_position=first, remedy=_REMEDY)
+    return imported(path, found, options, remedy=_REMEDY)
+
+
+def _first_position(answer: Any, choice: Any, given: int | None, place: str) -> int:
+    """Return the position of the query in row 0: what the answer says, or else the user."""
+    said = value_at(choice, _START)
+    said = value_at(answer, _START) if said is None else said
+    if said is None:
+        return given or 0
+    if type(said) is not int or not 0 <= said <= MOST_TOKENS:
+        raise TraceError(f"{place} has {_START} {str(said)[:40]!r}, which is no position")
+    if given not in (None, said):
+        raise TraceError(f"{place} has {_START} {said}, not --first-position {given}: leave it out")
+    return said
+
+
+def _compare(choices: Sequence[Returned], usage: Any, place: str) -> None:
+    """Raise TraceError unless the choices of one answer have a row for each token it counts."""
+    generated = value_at(usage, "completion_tokens")
+    if type(generated) is not int or not choices:
+        return
+    prompt = value_at(usage, "prompt_tokens")
+    prompt = prompt if type(prompt) is int else choices[0].prompt_len
+    # Every choice has the whole prompt, and its last token was not read again.
+    expected = generated + sum(prompt - 1 - each.first_position for each in choices)
+    rows = sum(each.shape[0] for each in choices)
+    if rows == expected:
+        return
+    missing = expected - rows
+    way_out = ""
+    if len(choices) == 1 and choices[0].first_position == 0 and 0 < missing:
+        way_out = f": give --first-position {missing} if it was asked with {_START} {missing}"
+    raise TraceError(
+        f"{place} has {rows} rows, but its usage counts {prompt} tokens of the prompt and "
+        f"{generated} generated, which make {expected}{way_out}"
+    )
 
 
 VLLM = Importer(

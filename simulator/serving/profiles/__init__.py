@@ -8,14 +8,20 @@ has the same form and may add profiles or replace shipped ones by name.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
+from reprlib import repr as clipped
 from typing import Any
 
+from hisparse_sim.traces.documents import parse_toml, read_toml
+from hisparse_sim.traces.errors import TraceError
+
 KINDS = ("measured", "published", "modelled")
+SECTIONS = ("models", "hardware", "links")
+# What a figure can be, whatever it counts: products and quotients of a few stay finite.
+LEAST_POSITIVE, MOST = 1e-9, 1e18
 FORMER_FIGURES = {"item_ns": "entry_ns"}  # names in profiles of earlier versions
 
 
@@ -43,27 +49,54 @@ class Profile:
     figures: Mapping[str, Any]
     sources: Mapping[str, Source]
 
-    def number(self, key: str, default: float | None = None) -> float:
-        """The figure `key`; ProfileError if it is missing and has no default, or is no number."""
-        value = self.figures.get(key, default)
-        if value is None:
-            raise ProfileError(f"{self.file}: [{self.section}.{self.name}] lacks the figure {key}")
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or value < 0:
-            raise ProfileError(
-                f"{self.file}: [{self.section}.{self.name}] {key} must be a number >= 0, not"
-                f" {value!r}"
-            )
+    @property
+    def place(self) -> str:
+        """File and table, for messages."""
+        return f"{self.file}: [{self.section}.{self.name}]"
+
+    def number(self, key: str, default: float | None = None, *, positive: bool = False) -> float:
+        """The figure `key`, from 0 or, for what divides, above it.
+
+        ProfileError if it is missing and has no default, or is no such number.
+        """
+        if key not in self.figures and default is not None:
+            return default
+        value = self._number(key)
+        if not (LEAST_POSITIVE if positive else 0) <= value <= MOST:
+            least = f"above {LEAST_POSITIVE:g}" if positive else ">= 0"
+            raise self._wrong(key, f"a number {least} and up to {MOST:g}")
         return value
 
-    def count(self, key: str, default: int | None = None) -> int:
-        """The figure `key` as a whole number."""
-        value = self.number(key, default)
-        if value != int(value):
-            raise ProfileError(
-                f"{self.file}: [{self.section}.{self.name}] {key} must be a whole number, not"
-                f" {value}"
-            )
+    def count(
+        self, key: str, default: int | None = None, *, least: int = 0, most: int = int(MOST)
+    ) -> int:
+        """The figure `key` as a whole number; ProfileError as `number`."""
+        if key not in self.figures and default is not None:
+            return default
+        value = self._number(key)
+        if value != int(value) or not least <= value <= most:
+            raise self._wrong(key, f"a whole number from {least} to {most}")
         return int(value)
+
+    def text(self, key: str, default: str) -> str:
+        """The figure `key` as text; ProfileError if it is none."""
+        value = self.figures.get(key, default)
+        if not isinstance(value, str):
+            raise self._wrong(key, "text")
+        return value
+
+    def _number(self, key: str) -> float:
+        if key not in self.figures:
+            raise ProfileError(f"{self.place} lacks the figure {key}")
+        value = self.figures[key]
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise self._wrong(key, "a number")
+        return value
+
+    def _wrong(self, key: str, wanted: str) -> ProfileError:
+        return ProfileError(
+            f"{self.place} {key} must be {wanted}, not {clipped(self.figures[key])}"
+        )
 
 
 def _profile(section: str, name: str, table: Mapping[str, Any], file: str) -> Profile:
@@ -76,7 +109,9 @@ def _profile(section: str, name: str, table: Mapping[str, Any], file: str) -> Pr
     for group in groups:
         kind, text = group.get("kind"), group.get("source")
         if kind not in KINDS:
-            raise ProfileError(f"{place} has figures of kind {kind!r}; known: {', '.join(KINDS)}")
+            raise ProfileError(
+                f"{place} has figures of kind {clipped(kind)}; known: {', '.join(KINDS)}"
+            )
         if not isinstance(text, str) or not text:
             raise ProfileError(f"{place} has figures without a source")
         for key, value in group.items():
@@ -87,32 +122,46 @@ def _profile(section: str, name: str, table: Mapping[str, Any], file: str) -> Pr
                 raise ProfileError(f"{place} gives {key} twice")
             figures[key] = value
             sources[key] = Source(kind, text)
-    aliases = tuple(str(alias) for alias in table.get("aliases", []))
-    labels = {key: value for key, value in table.items() if isinstance(value, str)}
-    return Profile(section, name, file, aliases, labels, figures, sources)
+    aliases = table.get("aliases", [])
+    if not isinstance(aliases, list) or not all(isinstance(alias, str) for alias in aliases):
+        raise ProfileError(f"{place} aliases must be a list of texts, not {clipped(aliases)}")
+    labels = {key: value for key, value in table.items() if key not in ("aliases", "figures")}
+    for key, value in labels.items():
+        if not isinstance(value, str) or not value.isprintable():
+            raise ProfileError(
+                f"{place} {clipped(key)} is {clipped(value)}, and no line of text: figures stand in"
+                f" [[{section}.{name}.figures]] groups"
+            )
+    return Profile(section, name, file, tuple(aliases), labels, figures, sources)
 
 
-def _read(text: str, file: str, section: str) -> dict[str, Profile]:
-    try:
-        document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ProfileError(f"{file} is not valid TOML: {error}") from error
+def _profiles(document: Mapping[str, Any], file: str, section: str) -> dict[str, Profile]:
+    for name in document:
+        if name not in SECTIONS:
+            raise ProfileError(f"{file}: {clipped(name)} is none of {', '.join(SECTIONS)}")
     tables = document.get(section, {})
     if not isinstance(tables, dict) or not all(isinstance(t, dict) for t in tables.values()):
         raise ProfileError(f"{file}: {section} must hold tables like [{section}.NAME]")
+    for name in tables:
+        if not name.isprintable():
+            raise ProfileError(f"{file}: {clipped(name)} is no line of text to call a profile by")
     return {name: _profile(section, name, table, file) for name, table in tables.items()}
 
 
 def read_profiles(section: str, path: str | Path | None = None) -> dict[str, Profile]:
-    """All profiles of `section` ("models" or "hardware") by name; those of `path` win."""
-    shipped = files(__name__) / f"{section}.toml"
-    profiles = _read(shipped.read_text(encoding="utf-8"), f"{section}.toml", section)
+    """All profiles of `section` (one of SECTIONS) by name; those of `path` win.
+
+    Raises ProfileError if the file cannot be read within the bounds of `traces.documents`.
+    """
+    file = f"{section}.toml"
+    shipped = (files(__name__) / file).read_text(encoding="utf-8")
+    profiles = _profiles(parse_toml(shipped, file), file, section)
     if path is not None:
         try:
-            text = Path(path).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise ProfileError(f"cannot read the profiles in {path}: {error}") from error
-        profiles |= _read(text, str(path), section)
+            given = read_toml(path)
+        except TraceError as error:
+            raise ProfileError(str(error)) from None
+        profiles |= _profiles(given, str(path), section)
     return profiles
 
 
@@ -130,5 +179,5 @@ def find_profile(section: str, name: str, path: str | Path | None = None) -> Pro
     noun = {"models": "model", "links": "link"}.get(section, section)
     raise ProfileError(
         f"unknown {noun} {name!r}; known: {', '.join(sorted(profiles))}; add your own in a file"
-        " given with --profiles"
+        " given with `profiles`"
     )

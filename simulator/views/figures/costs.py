@@ -77,7 +77,7 @@ def throughput(rows: pd.DataFrame, *, axes: "Axes | None" = None) -> "Axes":
     loads = pd.to_numeric(rows["load"], errors="coerce")
     closed = rows.assign(concurrency=loads)[loads.notna()]
     if closed.empty:
-        raise ValueError("no closed loop to draw: run serve with --concurrency")
+        raise ValueError("no closed loop to draw: run serve with `concurrencies`")
     with styled():
         axes = axes or new_axes(5.6, 3.4)
         look = looks(closed["mode"])

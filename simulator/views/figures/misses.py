@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
+from hisparse_sim.simulator.replay.totals import totals
 from hisparse_sim.simulator.views.figures.style import (
     COLOURS,
     DASHES,
@@ -19,7 +20,6 @@ from hisparse_sim.simulator.views.figures.style import (
     spaced,
     styled,
 )
-from hisparse_sim.simulator.replay.totals import totals
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

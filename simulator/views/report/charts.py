@@ -13,7 +13,8 @@ Spec = dict[str, Any]
 SHAPES = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "triangle-right")
 DASHES = ([1, 0], [5, 2], [2, 2], [7, 2, 2, 2], [4, 1, 1, 1, 1, 1])
 COLOURS = 7  # CSS variables --c0 .. --c6
-CHOSEN = "indexof(policies, datum.policy) >= 0 && indexof(traces, datum.trace) >= 0"
+IN_POLICIES = "indexof(policies, datum.policy) >= 0"
+CHOSEN = f"{IN_POLICIES} && indexof(traces, datum.trace) >= 0"
 IN_BUFFERS = "indexof(buffers, datum.buffer) >= 0"
 SHOWN = "datum.buffer == shown"
 IN_LAYERS = "(datum.layer == null || (datum.layer >= layers[0] && datum.layer <= layers[1]))"
@@ -247,8 +248,11 @@ def layer_map(policies: Sequence[str], shared: Sequence[Spec]) -> Spec:
     )
 
 
-def rolling(policies: Sequence[str], sizes: Sequence[int], shared: Sequence[Spec]) -> Spec:
-    """Rolling miss curves: colours are policies, dashes buffers, bands 10 to 90 % of layers."""
+def rolling(
+    series: str, policies: Sequence[str], sizes: Sequence[int], shared: Sequence[Spec]
+) -> Spec:
+    """Rolling miss curves of one series (a name in `trace`): colours are policies, dashes buffers,
+    bands 10 to 90 % of layers."""
     x: Spec = {
         "field": "step",
         "type": "quantitative",
@@ -283,12 +287,11 @@ def rolling(policies: Sequence[str], sizes: Sequence[int], shared: Sequence[Spec
         },
     }
     return _base("curve", 300, shared) | {
-        "transform": [{"filter": f"{CHOSEN} && {IN_BUFFERS}"}],
-        "encoding": {
-            "x": x,
-            "color": colour,
-            "detail": [{"field": "buffer"}, {"field": "trace"}],
-        },
+        "transform": [
+            {"filter": {"field": "trace", "equal": series}},
+            {"filter": f"{IN_POLICIES} && {IN_BUFFERS}"},
+        ],
+        "encoding": {"x": x, "color": colour, "detail": [{"field": "buffer"}]},
         "layer": [band, line],
     }
 
@@ -319,9 +322,9 @@ def swap_in(policies: Sequence[str], title: str, shared: Sequence[Spec]) -> Spec
     }
 
 
-def pareto(sizes: Sequence[int]) -> Spec:
+def pareto(sizes: Sequence[int], data: str = "plan") -> Spec:
     """Candidates of a plan: tokens per second over time per token, a colour per buffer."""
-    return _base("plan", 300, [ZOOM]) | {
+    return _base(data, 300, [ZOOM]) | {
         "transform": [{"filter": "datum.requests > 0"}],
         "mark": {"type": "point", "filled": True, "opacity": 0.85, "clip": True},
         "encoding": {
@@ -361,9 +364,9 @@ def pareto(sizes: Sequence[int]) -> Spec:
     }
 
 
-def throughput(modes: Sequence[str]) -> Spec:
+def throughput(modes: Sequence[str], data: str = "serve") -> Spec:
     """Output tokens per second over concurrency, a line per mode."""
-    return _base("serve", 260, [ZOOM]) | {
+    return _base(data, 260, [ZOOM]) | {
         "mark": {"type": "line", "point": {"size": 60, "filled": True}, "clip": True},
         "encoding": {
             "x": {

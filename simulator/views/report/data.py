@@ -4,15 +4,16 @@ Whatever is left out is told in a note that the page shows."""
 
 import math
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from hisparse_sim.simulator.serving.latency import Link, load_link, swap_in_us
-from hisparse_sim.simulator.serving.models import load_model
-from hisparse_sim.simulator.serving.profiles import ProfileError
 from hisparse_sim.simulator.replay.totals import totals
+from hisparse_sim.simulator.serving.latency import Link, load_link, swap_in_us
+from hisparse_sim.simulator.serving.models import KV_DTYPES, Model, load_model
+from hisparse_sim.simulator.serving.profiles import ProfileError
 from hisparse_sim.traces import TraceError
 from hisparse_sim.traces.file.units import TOKEN
 
@@ -89,33 +90,38 @@ class Times(NamedTuple):
     chosen: int  # of the batches: what the sweep asked for
 
 
-def times_table(rows: pd.DataFrame, parameters: Mapping[str, Any]) -> Times:
+Profiles = str | Path | None  # a file that the user of the report names
+
+
+def times_table(
+    rows: pd.DataFrame, parameters: Mapping[str, Any], profiles: Profiles = None
+) -> Times:
     """Return predicted swap-in times over the link that the sweep asked for, or the default one.
 
     For the model and item size of the rows: ms per token over all its layers, each taken to miss
     like the mean of the replayed ones. Without a model: us of one layer. `parameters` are those of
-    the sweep. Raises TraceError if the sweep's link is in no profile at hand."""
-    link, kernel, chosen, asked = load_link(LINK), KERNEL, BATCHES[0], ""
-    if "link" in rows and rows["link"].notna().any():
-        rows = rows[rows["link"].notna()]
-        name, kernel, chosen = rows.iloc[0][["link", "swap_in_kernel", "batch"]]
-        others = sorted({*rows["link"]} - {name})
-        if others:
-            asked = f" Rows over {', '.join(others)} are left out here: report them alone."
-        rows = rows[rows["link"] == name]
-        link = _link(str(name), parameters.get("profiles"))
-    else:
-        asked = " The sweep named no link (`sweep --link`)."
-    kv_dtype = str(parameters.get("kv_dtype", "bf16"))
-    priced = "model" in rows and isinstance(rows["model"].iloc[0], str)
+    the sweep. Raises TraceError if the sweep's link or model is in no profile at hand."""
+    rows, asked, others_of_link = _only_first(rows, ("link", "swap_in_kernel"))
+    rows, priced, others_of_model = _only_first(rows, ("model", "kv_dtype"))
+    told = others_of_link + others_of_model
+    if not asked:
+        told += " The sweep named no link (`sweep --link`)."
+    link = link_called(asked["link"], profiles) if asked else load_link(LINK)
+    kernel = asked.get("swap_in_kernel", KERNEL)
+    given = rows["batch"].dropna().tolist() if asked and "batch" in rows else []
+    chosen = max(1, int(given[0])) if given else BATCHES[0]
+    if kernel not in _WHOSE:
+        raise TraceError(f"the results name the kernel {kernel!r}, which there is not")
     if priced:
-        model, kv_dtype = load_model(str(rows["model"].iloc[0])), str(rows["kv_dtype"].iloc[0])
+        model = model_called(priced["model"], profiles)
+        entry_bytes = entry_bytes_of(model, priced.get("kv_dtype", KV_DTYPES[0]))
         scale, title = model.layers / 1000, f"swap-in per token, ms ({model.name})"
     else:
-        model, scale, title = load_model(MODEL), 1.0, "swap-in of one layer, µs"
-    entry_bytes = model.entry_bytes(kv_dtype)
+        kv_dtype = str(parameters.get("kv_dtype") or KV_DTYPES[0])
+        entry_bytes = entry_bytes_of(load_model(MODEL), kv_dtype)
+        scale, title = 1.0, "swap-in of one layer, µs"
     layers = totals(rows, ["trace", "layer", "policy", "buffer"])
-    batches = sorted({*BATCHES, int(chosen)})
+    batches = sorted({*BATCHES, chosen})
     tables = [
         layers.assign(
             batch=batch,
@@ -128,29 +134,69 @@ def times_table(rows: pd.DataFrame, parameters: Mapping[str, Any]) -> Times:
     ]
     times = pd.concat(tables, ignore_index=True)
     means = times.groupby(["trace", "policy", "buffer", "batch"], sort=False)["time"].mean()
-    whose = {"sglang": "the engine's", "native": "our"}[str(kernel)]
     source = (
-        f"Predicted for {whose} kernel over {link.description}, items of {entry_bytes:,} bytes,"
-        " from the mean misses of a layer, all requests alike; nothing is hidden behind compute."
-        f" The link's figures are {link.kind}: {link.source}.{asked}"
+        f"Predicted for {_WHOSE[kernel]} kernel over {link.description}, items of"
+        f" {entry_bytes:,} bytes, from the mean misses of a layer, all requests alike; nothing is"
+        f" hidden behind compute. The link's figures are {link.kind}: {link.source}.{told}"
     )
-    return Times(means.reset_index(), title, source, batches, int(chosen))
+    return Times(means.reset_index(), title, source, batches, chosen)
 
 
-def _link(name: str, profiles: Any) -> Link:
+_WHOSE = {"sglang": "the engine's", "native": "our"}
+
+
+def _only_first(
+    rows: pd.DataFrame, names: tuple[str, ...]
+) -> tuple[pd.DataFrame, dict[str, str], str]:
+    """Return the rows that name the first of several links (or models) or none, what they name
+    (empty if no row does), and a sentence about those left out.
+
+    Misses without a price are priced like the others."""
+    of = rows.reindex(columns=list(names)).astype("string").fillna("")
+    named = of[of[names[0]] != ""].drop_duplicates().to_dict("records")
+    if not named:
+        return rows, {}, ""
+    left_out = (of[names[0]] != "") & (of != pd.Series(named[0])).any(axis=1)
+    told = ", ".join(" ".join(map(str, one.values())) for one in named[1:])
+    said = f" Rows with {told} are left out here: report them alone." if told else ""
+    return rows[~left_out], {str(name): value for name, value in named[0].items() if value}, said
+
+
+def link_called(name: str, profiles: Profiles = None) -> Link:
+    """Return a link that rows name. Raises TraceError if it is in no profile at hand."""
     try:
         return load_link(name, profiles)
     except ProfileError as error:
-        raise TraceError(
-            f"the sweep asked for the link {name}, which this report cannot look up: {error}"
-        ) from error
+        raise _cannot("link", name, error) from error
+
+
+def model_called(name: str, profiles: Profiles = None) -> Model:
+    """Return a model that rows name. Raises TraceError if it is in no profile at hand."""
+    try:
+        return load_model(name, profiles)
+    except ProfileError as error:
+        raise _cannot("model", name, error) from error
+
+
+def entry_bytes_of(model: Model, kv_dtype: str) -> int:
+    """Return the bytes of a KV entry as rows name its type. Raises TraceError for other types."""
+    if kv_dtype not in KV_DTYPES:
+        known = ", ".join(KV_DTYPES)
+        raise TraceError(f"the results name KV entries of type {kv_dtype!r}; known are {known}")
+    return model.entry_bytes(kv_dtype)
+
+
+def _cannot(kind: str, name: str, error: ProfileError) -> TraceError:
+    return TraceError(
+        f"the results name the {kind} {name}, which this report cannot look up: {error}"
+    )
 
 
 def serve_table(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the closed loops of serving runs with their `concurrency` as a number."""
-    loads = pd.to_numeric(rows["load"], errors="coerce")
+    loads = rows["load"].where(rows["load"].str.fullmatch("[0-9]{1,9}").fillna(False))
     wanted = ["mode", "concurrency", "tokens_per_s", "tpot_p50_ms"]
-    return rows.assign(concurrency=loads)[loads.notna()][wanted]
+    return rows.assign(concurrency=pd.to_numeric(loads))[loads.notna()][wanted]
 
 
 def _plain(value: Any, digits: int) -> Any:

@@ -3,16 +3,18 @@
 import json
 import math
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
+from hisparse_sim.simulator.replay.coverage import ALL, SELECTED
+from hisparse_sim.simulator.replay.joining import joined, selected
 from hisparse_sim.simulator.replay.metrics import blocks_of
-from hisparse_sim.simulator.serving.models import load_model
-from hisparse_sim.simulator.views.report.results import Result, rows_of
 from hisparse_sim.simulator.replay.totals import totals
-from hisparse_sim.traces import open_trace, sample_path
+from hisparse_sim.simulator.views.report.data import Profiles, entry_bytes_of, model_called
+from hisparse_sim.simulator.views.report.results import Result, rows_of
+from hisparse_sim.traces import TraceError, open_trace, sample_path
 
 OPTIMUM = "belady"
 ENGINE_POLICY = "lru"
@@ -39,9 +41,105 @@ def question(rows: pd.DataFrame) -> str:
     )
 
 
-def answer(results: Sequence[Result]) -> list[str]:
-    """Return the answer, sentence by sentence, generated from the rows."""
-    rows = rows_of(results, "sweep")
+def answer(results: Sequence[Result], profiles: Profiles = None) -> list[str]:
+    """Return the answer, generated from the rows: a paragraph per trace and start, and one per
+    plan."""
+    rows = joined(rows_of(results, "sweep"))
+    series = {str(name): own for name, own in rows.groupby("trace", sort=False)}
+    said = [
+        (f"{name}: " if len(series) > 1 else "") + " ".join(_of_series(own, profiles))
+        for name, own in series.items()
+    ]
+    plans = plans_of(results)
+    for plan in plans:
+        best = choose_plan(plan.rows)
+        if best is None:
+            continue
+        whose = f" of {plan.path.name}" if len(plans) > 1 else ""
+        said.append(
+            f"The plan{whose} that gives most tokens per second is {best['buffer']:,.0f} slots at a"
+            f" host_to_device_ratio of {best['ratio']:.0f}:"
+            f" {best['tokens_per_s']:,.0f} tokens/s at {best['tpot_ms']:.1f} ms per token"
+            f" (simulated).{elsewhere(plan, rows)}"
+        )
+    return said
+
+
+def plans_of(results: Sequence[Result]) -> list[Result]:
+    """Return the plans, each setting once: a plan's table and its document say the same."""
+    plans: dict[Any, Result] = {}
+    for result in results:
+        if result.kind == "plan":
+            plans.setdefault(json.dumps(result.parameters, sort_keys=True), result)
+    return list(plans.values())
+
+
+def runs_of(results: Sequence[Result]) -> list[tuple[list[Result], pd.DataFrame]]:
+    """Return the serving runs, those of one setting together, with their rows.
+
+    Raises TraceError if two runs of one setting and load differ."""
+    found: dict[Any, list[Result]] = {}
+    for result in results:
+        if result.kind == "serve":
+            said = [_values(result.rows, name) for name in ("seed", "trace_sha256")]
+            key = json.dumps([result.parameters, *said], sort_keys=True)
+            found.setdefault(key, []).append(result)
+    together = []
+    for runs in found.values():
+        rows = rows_of(runs, "serve")
+        rows = rows.drop_duplicates([name for name in rows if name not in _NOT_SERVED])
+        if rows.duplicated(["mode", "load"]).any():
+            names = " and ".join(dict.fromkeys(run.path.name for run in runs))
+            raise TraceError(
+                f"{names} give different figures for one setting and load; leave one out"
+            )
+        together.append((runs, rows))
+    return together
+
+
+_NOT_SERVED = ("file", "version", "parameters")
+
+
+def load(parameters: Mapping[str, Any]) -> str:
+    """Return what a plan or a serving run is for."""
+    return ", ".join(
+        f"{name.replace('_', ' ')} {parameters[name]}"
+        for name in ("model", "hardware", "layout", "prompt", "output_len", "concurrency")
+        if parameters.get(name) is not None
+    )
+
+
+def covered(rows: pd.DataFrame) -> str:
+    """Return in words which part of its trace a series of rows covers, and its start."""
+    first = rows.iloc[0].reindex(["start", *SELECTED])
+    start = "start unknown" if pd.isna(first["start"]) else f"{first['start']} start"
+    if first[list(SELECTED)].isna().any():
+        return f"{start}; the file does not say which requests, layers and steps it covers"
+    parts = [selected(name, first[name]) for name in SELECTED if first[name] != ALL]
+    return ", ".join([start, *(parts or ["whole trace"])])
+
+
+def averaged(curve: pd.DataFrame) -> str:
+    """Return in words what the points of a rolling curve are."""
+    first = curve.iloc[0].reindex(["window", "skip_steps"])
+    over = "" if pd.isna(first["window"]) else f" of {first['window']} steps"
+    skipped = first["skip_steps"]
+    after = f" after the first {skipped} steps" if pd.notna(skipped) and skipped else ""
+    return f"mean over layers of the trailing mean{over}{after}; {covered(curve)}"
+
+
+def elsewhere(result: Result, rows: pd.DataFrame) -> str:
+    """Return a sentence if a plan or a run takes its misses from a trace that was not swept."""
+    of = result.rows.iloc[0]
+    digest, name = of.get("trace_sha256"), of.get("trace")
+    if not isinstance(digest, str) or not digest or "trace_sha256" not in rows:
+        return ""
+    if digest in set(rows["trace_sha256"].dropna()):
+        return ""
+    return f" Its misses are those of another trace, {name} (sha256 {digest[:8]})."
+
+
+def _of_series(rows: pd.DataFrame, profiles: Profiles) -> list[str]:
     sums = totals(rows)
     policy, buffer = focus(sums)
     at = sums[sums["buffer"] == buffer].set_index("policy")
@@ -61,23 +159,15 @@ def answer(results: Sequence[Result]) -> list[str]:
     if len(online) > 1:
         misses = online["misses_per_step"].to_dict()
         best = min(misses, key=lambda name: float(misses[name]))
-        change = misses[best] / own["misses_per_step"] - 1
-        others = "" if best == policy else f", {change:+.1%} against {policy}"
+        others = ""
+        if best != policy:
+            others = f", {misses[best] / own['misses_per_step'] - 1:+.1%} against {policy}"
         said.append(f"Of the policies that do not know the future, {best} misses least{others}.")
     if blocks := blocks_of(rows):
         said.append(f"Positions and slots are {blocks}: what they cost is not computed.")
     said += _by_buffer(sums, policy, buffer)
     said += _by_layer(rows, policy, buffer)
-    said += _over_the_link(rows, own["misses_per_step"])
-    plans = rows_of(results, "plan")
-    best_plan = choose_plan(plans)
-    if best_plan is not None:
-        said.append(
-            f"The plan that gives most tokens per second is {best_plan['buffer']:,.0f} slots at a"
-            f" host_to_device_ratio of {best_plan['ratio']:.0f}:"
-            f" {best_plan['tokens_per_s']:,.0f} tokens/s at {best_plan['tpot_ms']:.1f} ms per"
-            " token (simulated)."
-        )
+    said += _over_the_link(rows, own["misses_per_step"], profiles)
     if any("synthetic" in str(kind) for kind in rows["provenance"]):
         said.append("The trace is synthetic: these figures say nothing about a real model.")
     return said
@@ -111,16 +201,19 @@ def _by_layer(rows: pd.DataFrame, policy: str, buffer: int) -> list[str]:
     ]
 
 
-def _over_the_link(rows: pd.DataFrame, misses_per_step: float) -> list[str]:
-    if blocks_of(rows) or "model" not in rows or not isinstance(rows["model"].iloc[0], str):
+def _over_the_link(rows: pd.DataFrame, misses_per_step: float, profiles: Profiles) -> list[str]:
+    if blocks_of(rows) or not {"model", "kv_dtype"} <= set(rows.columns):
         return []
-    kv_dtype = str(rows["kv_dtype"].iloc[0])
-    model = load_model(str(rows["model"].iloc[0]))
-    moved = misses_per_step * model.entry_bytes(kv_dtype) * model.layers
-    return [
-        f"On the {model.layers} layers of {model.name} ({kv_dtype} KV) that is"
-        f" {moved / 1e6:,.1f} MB over the host link per token and request."
-    ]
+    said = []
+    priced = rows[["model", "kv_dtype"]].dropna().drop_duplicates()
+    for name, kv_dtype in priced.itertuples(index=False, name=None):
+        model = model_called(name, profiles)
+        moved = misses_per_step * entry_bytes_of(model, kv_dtype) * model.layers
+        said.append(
+            f"On the {model.layers} layers of {model.name} ({kv_dtype} KV) that is"
+            f" {moved / 1e6:,.1f} MB over the host link per token and request."
+        )
+    return said
 
 
 def choose_plan(plans: pd.DataFrame) -> dict[str, Any] | None:
@@ -152,13 +245,13 @@ def worth(plan: dict[str, Any]) -> str:
     return said + f"; HiSparse is ahead from {plan['break_even']:,.0f} concurrent requests on."
 
 
-def flags(plan: dict[str, Any], parameters: dict[str, Any]) -> str:
+def flags(plan: dict[str, Any], parameters: dict[str, Any], profiles: Profiles = None) -> str:
     """Return the engine's flags for the plan chosen; of older files the configuration alone."""
     if isinstance(plan.get("flags"), str):
         return str(plan["flags"])
     config: dict[str, Any] = {}
     if isinstance(parameters.get("model"), str):
-        config["top_k"] = load_model(parameters["model"]).top_k
+        config["top_k"] = model_called(parameters["model"], profiles).top_k
     config["device_buffer_size"] = int(plan["buffer"])
     config["host_to_device_ratio"] = int(plan["ratio"])
     return f"--enable-hisparse --hisparse-config '{json.dumps(config)}'"
@@ -182,7 +275,7 @@ def command(result: Result) -> str:
     traces = _trace_names(result.rows)
     if result.kind in ("sweep", "curve"):
         words += traces
-    else:
+    elif "miss_curve" not in given:
         words += [word for name in traces for word in ("--trace", name)]
     plain = {} if result.kind == "serve" else _OPTION_OF  # its requests are a number of them
     for name, value in given.items():
@@ -210,7 +303,7 @@ def _flag(name: str, value: Any) -> list[str]:
     option = "--" + name.replace("_", "-")
     if value is True:
         return [option]
-    if name == "steps":
+    if name == "steps" and isinstance(value, list) and len(value) == 2:
         return [option, f"{value[0]}:{value[1]}"]
     if name == "mode" and isinstance(value, list):
         return [word for each in value for word in (option, each)]
@@ -229,7 +322,7 @@ _OPTION_OF = {
 
 
 def _values(rows: pd.DataFrame, name: str) -> list[Any]:
-    values = dict.fromkeys(rows[name]) if name in rows else {}
+    values = dict.fromkeys(rows[name].dropna()) if name in rows else {}
     return [value.item() if hasattr(value, "item") else value for value in values]
 
 
@@ -261,7 +354,8 @@ def _trace_names(rows: pd.DataFrame) -> list[str]:
     digests = set(rows["trace_sha256"]) if "trace_sha256" in rows else set()
     if digests == {open_trace(sample_path()).sha256}:
         return []
-    return [f"{name}.parquet" for name in dict.fromkeys(rows["trace"])]
+    # The name is a path where two traces of one sweep have one stem.
+    return [f"{name.removesuffix('.parquet')}.parquet" for name in _values(rows, "trace")]
 
 
 def _listed(names: Sequence[str]) -> str:

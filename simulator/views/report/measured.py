@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from hisparse_sim.simulator.views.report.pieces import Cells, count, details, more, table
-from hisparse_sim.simulator.views.report.results import Result, rows_of
+from hisparse_sim.simulator.views.report.results import Result, distinct, rows_of
 
 FOCUS_BUFFER = 4096
 
@@ -17,7 +17,7 @@ def sections(results: Sequence[Result]) -> list[tuple[str, str, str]]:
     found = []
     if not (redone := rows_of(results, "reproduce")).empty:
         found.append(("published", "Published figures, redone", _reproduced(redone)))
-    if timed := [result for result in results if result.kind.startswith("bench")]:
+    if timed := [result for result in distinct(results) if result.kind.startswith("bench")]:
         found.append(("measured", "Measured on a GPU", _benched(timed)))
     return found
 
@@ -76,7 +76,7 @@ def _points(rows: pd.DataFrame) -> str:
 
 
 def _together(rows: pd.DataFrame) -> str:
-    measured = rows[rows["gpus"].notna()]
+    measured = rows[rows["gpus"].notna() & rows["us"].notna()]
     measured = measured.assign(slowest=measured["us"].map(max).astype(float))
     cells: Cells = {
         "what": ("what", str),

@@ -1,6 +1,7 @@
 """Puts a report together: sections of text, tables and charts, and the page around them."""
 
 import json
+import shlex
 from collections.abc import Callable, Sequence
 from functools import cache
 from html import escape
@@ -12,8 +13,10 @@ from typing import Any
 
 import pandas as pd
 
-from hisparse_sim.simulator.views import report
+from hisparse_sim.simulator.replay.joining import joined, joined_curves
 from hisparse_sim.simulator.replay.metrics import blocks_of
+from hisparse_sim.simulator.replay.totals import totals
+from hisparse_sim.simulator.views import report
 from hisparse_sim.simulator.views.report import charts, data, findings, measured
 from hisparse_sim.simulator.views.report.pieces import (
     Cells,
@@ -30,18 +33,24 @@ from hisparse_sim.simulator.views.report.pieces import (
     table,
 )
 from hisparse_sim.simulator.views.report.results import Result, rows_of
-from hisparse_sim.simulator.replay.totals import totals
 from hisparse_sim.traces import TraceError, atomic_path
 from hisparse_sim.traces.errors import install
 
 _BUNDLE_HELP = f"the report needs Vega-Lite from the package vl-convert-python: {install('report')}"
 
 
-def write_report(results: Sequence[Result], path: Path, title: str | None = None) -> list[str]:
-    """Write the page about `results` to `path`, atomically; return what it leaves out.
+def write_report(
+    results: Sequence[Result],
+    path: Path,
+    title: str | None = None,
+    profiles: data.Profiles = None,
+) -> list[str]:
+    """Write the page about `results` to `path`, atomically; return what its reader should know of
+    them. `profiles`: a file with models and links that are not shipped.
 
-    Raises TraceError if vl-convert-python is missing."""
-    page = _Page(results)
+    Raises TraceError if vl-convert-python is missing, if results cannot be joined, or if they name
+    a model or link of no profile at hand."""
+    page = _Page(results, profiles)
     text = Template(_shipped("page.html")).substitute(
         version=escape(version("hisparse-sim")),
         title=escape(title or page.title),
@@ -60,19 +69,34 @@ def write_report(results: Sequence[Result], path: Path, title: str | None = None
     return page.notes
 
 
+_LOOKS = ["policy", "buffer"]
+# What a table of memory is for; what is alike in all of its lines stands above it.
+_SETTING = (
+    "trace",
+    "model",
+    "kv_dtype",
+    "device_pool_gib",
+    "host_gib",
+    "request_tokens",
+)
+
+
 class _Page:
     """The sections, and what the script of the page gets."""
 
-    def __init__(self, results: Sequence[Result]) -> None:
-        self.results = results
-        self.rows = rows_of(results, "sweep")
-        self.sums = totals(self.rows)
+    def __init__(self, results: Sequence[Result], profiles: data.Profiles) -> None:
+        self.results, self.profiles = results, profiles
+        self.rows = joined(rows_of(results, "sweep"))
+        curves = rows_of(results, "curve")
+        self.curves = curves if curves.empty else joined_curves(curves)
         summed, self.notes = data.sweep_table(self.rows)
-        self.policies = list(dict.fromkeys(self.rows["policy"]))
-        self.sizes = [int(size) for size in sorted(self.rows["buffer"].unique())]
+        both = pd.concat([self.rows[_LOOKS], self.curves.reindex(columns=_LOOKS)])
+        self.policies = list(dict.fromkeys(both["policy"]))
+        self.sizes = sorted({int(size) for size in both["buffer"]})
         self.traces = list(dict.fromkeys(self.rows["trace"]))
         self.layers = sorted(int(layer) for layer in summed["layer"].dropna().unique())
-        self.focus_policy, self.focus_buffer = findings.focus(self.sums)
+        self.sums = totals(self.rows, ("trace", "policy", "buffer"))
+        self.focus_buffer = findings.focus(self.sums)[1]
         self.tables = {"sweep": data.columns(summed)}
         self.charts: dict[str, charts.Spec] = {}
         which = f"{self.traces[0]}" if len(self.traces) == 1 else f"{len(self.traces)} traces"
@@ -80,7 +104,7 @@ class _Page:
         signals = {
             "policies": self.policies,
             "buffers": self.sizes,
-            "traces": self.traces,
+            "traces": self.traces[:1],  # one at a time: what differs is not summed
             "layers": [self.layers[0], self.layers[-1]] if self.layers else [0, 1e9],
         }
         self.shared: list[charts.Spec] = [
@@ -110,31 +134,35 @@ class _Page:
         )
 
     def _question(self) -> str:
-        kinds = list(dict.fromkeys(map(str, self.rows["provenance"])))
-        traces = ", ".join(self.traces)
-        starts = " and ".join(dict.fromkeys(self.rows["start"])) if "start" in self.rows else ""
         text = f"<p>{escape(findings.question(self.rows))}</p>"
-        text += (
-            f"<p>Replayed: {escape(traces)} ({escape(', '.join(kinds))}), "
-            f"{int(self.sums['steps'].max()):,} pairs of layer and step"
-            + (f", {escape(starts)} start" if starts else "")
-            + ".</p>"
-        )
-        if any("synthetic" in kind for kind in kinds):
-            text += (
-                '<p class="synthetic">Synthetic trace: no figure here is one of a real model.</p>'
-            )
+        steps = self.sums.groupby("trace", sort=False)["steps"].max()
+        for name, own in self.rows.groupby("trace", sort=False):
+            kinds = ", ".join(dict.fromkeys(map(str, own["provenance"])))
+            covers = f"{int(steps[name]):,} pairs of layer and step, {findings.covered(own)}"
+            text += f"<p>Replayed: {escape(f'{name} ({kinds}), {covers}')}.</p>"
+            if "synthetic" in kinds:
+                text += (
+                    '<p class="synthetic">Synthetic trace: no figure of it is one of a real'
+                    " model.</p>"
+                )
         return text
 
     def _answer(self) -> str:
-        return f'<p class="answer">{escape(" ".join(findings.answer(self.results)))}</p>'
+        said = findings.answer(self.results, self.profiles)
+        return "".join(f'<p class="answer">{escape(one)}</p>' for one in said)
 
     def _choices(self) -> str:
         def boxes(
-            title: str, name: str, values: Sequence[Any], swatch: Callable[[int], str]
+            title: str,
+            name: str,
+            values: Sequence[Any],
+            swatch: Callable[[int], str],
+            one: bool = False,
         ) -> str:
+            kind = "radio" if one else "checkbox"
             ticks = "".join(
-                f'<label><input type="checkbox" name="{name}" value="{escape(str(value))}" checked>'
+                f'<label><input type="{kind}" name="{name}" value="{escape(str(value))}"'
+                f"{' checked' if number == 0 or not one else ''}>"
                 f"{swatch(number)}{escape(named(value))}</label>"
                 for number, value in enumerate(values)
             )
@@ -143,7 +171,7 @@ class _Page:
         found = boxes("Policies", "policy", self.policies, policy_swatch)
         found += boxes("Buffers", "buffer", self.sizes, buffer_swatch)
         if len(self.traces) > 1:
-            found += boxes("Traces", "trace", self.traces, lambda number: "")
+            found += boxes("Trace", "trace", self.traces, lambda number: "", one=True)
         if self.layers:
             first, last = self.layers[0], self.layers[-1]
             found += "<fieldset><legend>Layers</legend>" + "".join(
@@ -162,40 +190,38 @@ class _Page:
 
     def _misses(self) -> str:
         text = self._choices()
-        curve = rows_of(self.results, "curve")
         text += "<h3>By buffer size</h3>" + self._chart(
             "miss-ratio",
             charts.miss_ratio(self.policies, self.shared),
             "Misses in per cent of demanded positions by buffer size, a line per policy",
-            "Misses over demanded positions, summed over the layers and traces chosen above.",
+            "Misses over demanded positions, summed over the layers chosen above.",
             "buffer",
         )
         text += "<h3>As a request goes on</h3>"
-        if curve.empty:
+        if self.curves.empty:
             return text + hint(
                 "No rolling curves among the results; add them with",
                 "hisparse-sim curve TRACE -o curve.parquet",
             )
-        thinned, notes = data.curve_table(curve)
+        thinned, notes = data.curve_table(self.curves)
         self.notes += notes
         self.tables["curve"] = data.columns(thinned)
-        names = list(dict.fromkeys([*self.policies, *curve["policy"]]))
-        sizes = sorted({*self.sizes, *map(int, curve["buffer"])})
-        window = next(r.parameters.get("window") for r in self.results if r.kind == "curve")
-        over = f" of {window} steps" if window else ""
-        spec = charts.rolling(names, sizes, [*self.shared, {"name": "bands", "value": True}])
-        return (
-            text + '<p class="screen"><label><input type="checkbox" id="bands" checked>'
+        text += (
+            '<p class="screen"><label><input type="checkbox" id="bands" checked>'
             " bands: 10 to 90 % of the layers</label></p>"
-            + self._chart(
-                "rolling",
-                spec,
-                "Misses per step and layer over decode steps",
-                f"Mean over layers of the trailing mean{over}; colours are"
-                " policies, dashes are buffers. " + " ".join(notes),
+        )
+        bands: list[charts.Spec] = [*self.shared, {"name": "bands", "value": True}]
+        series = self.curves.groupby("trace", sort=False)
+        for number, (name, own) in enumerate(series, 1):
+            text += self._chart(
+                "rolling" + f"-{number}" * (number > 1),
+                charts.rolling(str(name), self.policies, self.sizes, bands),
+                f"Misses per step and layer of {name} over decode steps",
+                f"{name}: {findings.averaged(own)}; colours are policies, dashes are buffers. "
+                + " ".join(notes),
                 "step",
             )
-        )
+        return text
 
     def _policies(self) -> str:
         text = self._chart(
@@ -211,6 +237,8 @@ class _Page:
             "misses_per_step": ("per step", lambda value: f"{value:,.1f}"),
             "excess_over_min": ("over MIN", more),
         }
+        if len(self.traces) > 1:
+            cells = {"trace": ("trace", str), **cells}
         return text + details("All figures as a table (all layers)", table(self.sums, cells))
 
     def _layers(self) -> str:
@@ -221,13 +249,17 @@ class _Page:
             )
         shared: list[charts.Spec] = [*self.shared, {"name": "shown", "value": self.focus_buffer}]
         listed = options("shown", "Buffer", self.sizes, self.focus_buffer)
-        layers = totals(self.rows, ("layer", "policy", "buffer"))
-        own = layers[layers["buffer"] == self.focus_buffer]
-        wide = own.pivot_table(index="layer", columns="policy", values="misses_per_step")
-        wide = wide.reindex(columns=self.policies).reset_index()
-        cells: Cells = {"layer": ("layer", count)} | {
-            name: (name, lambda value: f"{value:,.1f}") for name in self.policies
-        }
+        layers = totals(self.rows, ("trace", "layer", "policy", "buffer"))
+        own = layers[(layers["buffer"] == self.focus_buffer) & layers["layer"].notna()]
+        wide = own.pivot(index=["trace", "layer"], columns="policy", values="misses_per_step")
+        wide = wide.reindex(columns=self.policies)
+        shown = wide.index.to_frame(index=False)
+        cells: dict[str, tuple[str, Callable[[Any], str]]] = {"layer": ("layer", count)}
+        if len(self.traces) > 1:
+            cells = {"trace": ("trace", str), **cells}
+        for name in self.policies:  # a policy may be called like another column
+            shown[f"by {name}"] = wide[name].to_numpy()
+            cells[f"by {name}"] = (name, _per_step)
         return (
             listed
             + self._chart(
@@ -243,7 +275,7 @@ class _Page:
                 "Heat map of misses per step by policy and layer",
                 "The same as a heat map: brighter is more misses.",
             )
-            + details(f"As a table (B = {self.focus_buffer:,})", table(wide, cells))
+            + details(f"As a table (B = {self.focus_buffer:,})", table(shown, cells))
         )
 
     def _cost(self) -> str:
@@ -257,7 +289,7 @@ class _Page:
             )
         if rows.empty:
             return text
-        times = data.times_table(rows, sweep.parameters)
+        times = data.times_table(rows, sweep.parameters, self.profiles)
         self.tables["times"] = data.columns(times.table, 4)
         batch: charts.Spec = {"name": "batch", "value": times.chosen}
         text += "<h3>Time</h3>" + options(
@@ -276,9 +308,13 @@ class _Page:
                 "No memory in the results; it comes with a ratio:",
                 "hisparse-sim sweep TRACE --ratio 4,8 -o rows.parquet",
             )
-        fits = rows.dropna(subset=["requests_per_gpu"])
-        fits = fits.drop_duplicates(["trace", "buffer", "host_to_device_ratio"])
-        cells: Cells = {
+        cells: dict[str, tuple[str, Callable[[Any], str]]] = {
+            "trace": ("trace", str),
+            "model": ("model", str),
+            "kv_dtype": ("KV", str),
+            "device_pool_gib": ("GiB of a GPU", _whole_gib),
+            "host_gib": ("GiB of its host", _whole_gib),
+            "request_tokens": ("tokens", count),
             "buffer": ("buffer", count),
             "host_to_device_ratio": ("ratio", count),
             "requests_per_gpu": ("requests per GPU", count),
@@ -287,64 +323,70 @@ class _Page:
             "limit": ("limited by", str),
             "reason": ("because", str),
         }
-        if len(self.traces) > 1:
-            cells = {"trace": ("trace", str), **cells}
-        first = fits.iloc[0]
-        return (
-            text
-            + f"<p>{escape(str(first['model']))} with {escape(str(first['kv_dtype']))} KV.</p>"
-            + table(fits, cells)
+        fits = rows.dropna(subset=["requests_per_gpu"]).reindex(columns=list(cells))
+        fits = fits.drop_duplicates()
+        alike = [name for name in _SETTING if fits[name].nunique(dropna=False) == 1]
+        told = ", ".join(
+            f"{cells[name][0]} {cells[name][1](fits[name].iloc[0])}"
+            for name in alike
+            if name != "trace" and pd.notna(fits[name].iloc[0])
         )
+        shown = {name: cell for name, cell in cells.items() if name not in alike}
+        return text + f"<p>{escape(told)}.</p>" + table(fits, shown)
 
     def _plan(self) -> str:
-        plans, served = rows_of(self.results, "plan"), rows_of(self.results, "serve")
-        if plans.empty:
-            text = hint(
-                "No plan among the results. This one weighs memory, misses and time:",
-                "hisparse-sim plan --prompt 32768 --output-len 8192 -o plan.json",
-            )
-        else:
-            text = self._planned(plans)
-        if served.empty or (closed := data.serve_table(served)).empty:
-            return text
-        self.tables["serve"] = data.columns(closed)
-        return (
-            text
-            + "<h3>Throughput by concurrency</h3>"
-            + self._chart(
-                "throughput",
-                charts.throughput(list(dict.fromkeys(closed["mode"]))),
+        plans = findings.plans_of(self.results)
+        text = "".join(
+            (f"<h3>{escape(plan.path.name)}</h3>" if len(plans) > 1 else "")
+            + self._planned(plan, f"-{number}" * (number > 1))
+            for number, plan in enumerate(plans, 1)
+        )
+        text = text or hint(
+            "No plan among the results. This one weighs memory, misses and time:",
+            "hisparse-sim plan --prompt 32768 --output-len 8192 -o plan.json",
+        )
+        for number, (runs, served) in enumerate(findings.runs_of(self.results), 1):
+            if (closed := data.serve_table(served)).empty:
+                continue
+            suffix = f"-{number}" * (number > 1)
+            self.tables[f"serve{suffix}"] = data.columns(closed)
+            names = ", ".join(dict.fromkeys(run.path.name for run in runs))
+            load = findings.load(runs[0].parameters)
+            text += "<h3>Throughput by concurrency</h3>" + self._chart(
+                f"throughput{suffix}",
+                charts.throughput(list(dict.fromkeys(closed["mode"])), f"serve{suffix}"),
                 "Output tokens per second by concurrent requests, a line per mode",
-                "Simulated serving, closed loop.",
+                f"{names}: simulated serving, closed loop"
+                + f", for {load}" * bool(load)
+                + "."
+                + findings.elsewhere(runs[0], self.rows),
                 "concurrency",
             )
-        )
+        return text
 
-    def _planned(self, plans: pd.DataFrame) -> str:
+    def _planned(self, plan: Result, suffix: str) -> str:
+        plans, parameters = plan.rows, plan.parameters
         best = findings.choose_plan(plans)
-        parameters = next(r.parameters for r in self.results if r.kind == "plan")
         if best is None:
             text = "<p>No candidate can run and meets the targets.</p>"
         else:
-            load = ", ".join(
-                f"{name.replace('_', ' ')} {parameters[name]}"
-                for name in ("model", "hardware", "layout", "prompt", "output_len", "concurrency")
-                if name in parameters
-            )
             text = (
-                f"<p>For {escape(load)}: {best['tokens_per_s']:,.0f} tokens/s at"
-                f" {best['tpot_ms']:.1f} ms per token, {best['batch']:.0f} requests per rank,"
+                f"<p>For {escape(findings.load(parameters))}: {best['tokens_per_s']:,.0f} tokens/s"
+                f" at {best['tpot_ms']:.1f} ms per token, {best['batch']:.0f} requests per rank,"
                 f" limited by {escape(str(best['limit']))}; {best['host_gb']:,.0f} GB of host"
-                f" memory are pinned.{escape(findings.worth(best))} Simulated.</p>"
-                "<p>The engine's flags:</p>" + copy(findings.flags(best, parameters))
+                f" memory are pinned.{escape(findings.worth(best))} Simulated."
+                f"{escape(findings.elsewhere(plan, self.rows))}</p>"
+                "<p>The engine's flags:</p>" + copy(findings.flags(best, parameters, self.profiles))
             )
         if not (plans["requests"] > 0).any():
             return text
         wanted = "buffer ratio requests batch tokens_per_s tpot_ms host_gb limit".split()
-        self.tables["plan"] = data.columns(plans[wanted])
+        self.tables[f"plan{suffix}"] = data.columns(plans[wanted])
         return text + self._chart(
-            "pareto",
-            charts.pareto([int(size) for size in sorted(plans["buffer"].unique())]),
+            f"pareto{suffix}",
+            charts.pareto(
+                [int(size) for size in sorted(plans["buffer"].unique())], f"plan{suffix}"
+            ),
             "Candidates of the plan: tokens per second over time per token",
             "Candidates; upper left is better, larger points pin more host memory.",
             "tpot_ms",
@@ -357,13 +399,13 @@ class _Page:
         text += "<p>Computed by hisparse-sim; to redo it:</p>"
         for result in self.results:
             text += copy(findings.command(result))
-        made = " ".join(str(result.path.name) for result in self.results)
+        made = " ".join(dict.fromkeys(shlex.quote(result.path.name) for result in self.results))
         text += copy(f"hisparse-sim report {made} -o report.html")
         versions = {
             str(value)
             for result in self.results
             if "version" in result.rows
-            for value in result.rows["version"].unique()
+            for value in result.rows["version"].dropna().unique()
         }
         text += (
             f'<p class="note">Rows by hisparse-sim {escape(", ".join(sorted(versions)) or "?")},'
@@ -372,8 +414,16 @@ class _Page:
             " and throughput are predicted by models.</p>"
         )
         if self.notes:
-            text += f'<p class="note">Left out: {escape(" ".join(self.notes))}</p>'
+            text += f'<p class="note">{escape(" ".join(self.notes))}</p>'
         return text
+
+
+def _per_step(value: Any) -> str:
+    return "-" if pd.isna(value) else f"{value:,.1f}"
+
+
+def _whole_gib(value: Any) -> str:
+    return "-" if pd.isna(value) else f"{value:g}"
 
 
 def _shipped(name: str) -> str:

@@ -1,42 +1,46 @@
-"""Reads what the commands wrote, told apart by columns: rows of sweep, curve, plan, serve and
-reproduce, and measurements of gpu bench."""
+"""What the commands wrote, told apart by columns: rows of sweep, curve, plan, serve and reproduce,
+and measurements of gpu bench."""
 
-import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from hisparse_sim.simulator.replay.former_names import present_names
+from hisparse_sim.simulator.replay.joining import FILE
+from hisparse_sim.simulator.replay.result_files import read_rows
 from hisparse_sim.traces import TraceError
+from hisparse_sim.traces.documents import parse_json
 
-SUFFIXES = (".csv", ".json", ".jsonl", ".parquet")
 # The first kind whose columns are all there.
 _COLUMNS_OF = {
     "curve": {"policy", "buffer", "step", "misses_per_step", "p10", "p90"},
     "sweep": {"policy", "buffer", "steps", "accesses", "misses"},
-    "plan": {"buffer", "ratio", "requests", "tokens_per_s", "tpot_ms", "host_gb", "meets"},
+    "plan": {
+        "buffer", "ratio", "requests", "batch", "tokens_per_s", "tpot_ms", "host_gb", "limit",
+        "meets",
+    },
     "serve": {"mode", "load", "tokens_per_s", "tpot_p50_ms"},
     "reproduce": {"what", "published", "ours", "error", "how", "gap", "source"},
     "bench": {"batch", "misses", "buffer", "entry_bytes", "timer_us"},
     "bench of several": {"what", "gpus", "sum_gb_s", "us"},
+}  # fmt: skip
+_MAY_MISS = {"tpot_ms", "limit", "gap", "tpot_p50_ms", "gpus", "sum_gb_s", "us"}
+_TRACED = ("curve", "sweep")  # which also say of what trace they are
+# Rows of one file that differ in these were written by several commands, and joined by somebody.
+_COMMAND = {
+    "sweep": ("start", "seed", "model", "kv_dtype", "link", "swap_in_kernel", "batch"),
+    "curve": ("start", "seed", "window", "skip_steps"),
+    "plan": ("trace", "trace_sha256"),
+    "serve": ("seed", "trace", "trace_sha256"),
 }
-_STAMP = ("trace", "provenance", "trace_sha256", "version")
-_READERS: dict[str, Callable[[Path], pd.DataFrame]] = {
-    ".csv": lambda path: pd.read_csv(path, dtype={"request": "string", "load": "string"}),
-    ".json": lambda path: _records(json.loads(path.read_text("utf-8"))),
-    ".jsonl": lambda path: _records(
-        [json.loads(line) for line in path.read_text("utf-8").splitlines()]
-    ),
-    ".parquet": pd.read_parquet,
-}
+_MOST_COMMANDS = 100
 
 
 @dataclass(frozen=True)
 class Result:
-    """One file of rows."""
+    """The rows that one command wrote to one file."""
 
     path: Path
     kind: str  # a key of _COLUMNS_OF
@@ -44,11 +48,14 @@ class Result:
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """What the command was given beside the columns, as it wrote it."""
-        given = self.rows.get("parameters")
-        if given is None or not isinstance(given.iloc[0], str):
+        """What the command was given beside the columns, as it wrote it. Raises TraceError if that
+        is no JSON object."""
+        given = self.rows["parameters"].iloc[0] if "parameters" in self.rows else None
+        if not isinstance(given, str):
             return {}
-        found: dict[str, Any] = json.loads(given.iloc[0])
+        found = parse_json(given, f"{self.path}: its parameters")
+        if not isinstance(found, dict):
+            raise TraceError(f"{self.path}: its parameters are no JSON object")
         return found
 
 
@@ -58,7 +65,7 @@ def read_results(paths: Sequence[Path]) -> list[Result]:
     Raises TraceError for a file that cannot be read, is empty, or was written by none of the
     commands; and if no file holds rows of a sweep, which a report is about.
     """
-    found = [_read(path) for path in paths]
+    found = [result for path in paths for result in _read(path)]
     if not any(result.kind == "sweep" for result in found):
         raise TraceError(
             "a report needs the rows of a sweep: write them with"
@@ -67,47 +74,58 @@ def read_results(paths: Sequence[Path]) -> list[Result]:
     return found
 
 
+def distinct(results: Sequence[Result]) -> list[Result]:
+    """Return the results without those whose rows an earlier one has: a file that is given twice,
+    or in two formats."""
+    found: list[Result] = []
+    for result in results:
+        if not any(result.kind == one.kind and result.rows.equals(one.rows) for one in found):
+            found.append(result)
+    return found
+
+
 def rows_of(results: Sequence[Result], kind: str) -> pd.DataFrame:
-    """Return the rows of all files of one kind, one below the other; empty if there is none."""
-    tables = [result.rows for result in results if result.kind == kind]
+    """Return the distinct rows of all files of one kind, one below the other, with a column for the
+    file; empty if there is none."""
+    own = distinct([result for result in results if result.kind == kind])
+    tables = [result.rows.assign(**{FILE: result.path.name}) for result in own]
     return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()
 
 
-def _read(path: Path) -> Result:
-    if path.suffix.lower() not in SUFFIXES:
-        raise TraceError(f"{path} is no result file: those end in {', '.join(SUFFIXES)}")
-    if not path.exists():
-        raise TraceError(f"{path} does not exist")
-    try:
-        rows = present_names(_READERS[path.suffix.lower()](path))
-    except (ValueError, OSError) as error:
-        raise TraceError(f"{path} cannot be read as {path.suffix[1:]}: {error}") from error
-    for kind, columns in _COLUMNS_OF.items():
-        if columns <= set(rows.columns):
-            if rows.empty:
-                raise TraceError(f"{path} holds no rows")
-            return Result(path, kind, rows)
-    raise TraceError(
-        f"{path} holds no rows of sweep, curve, plan, serve, reproduce or gpu bench; write them"
-        " with -o"
-    )
+def _read(path: Path) -> list[Result]:
+    rows = read_rows(path)
+    kind = next((kind for kind, names in _COLUMNS_OF.items() if names <= set(rows.columns)), None)
+    if kind is None:
+        raise TraceError(
+            f"{path} holds no rows of sweep, curve, plan, serve, reproduce or gpu bench"
+            f"{_nearly(set(rows.columns))}; write them with -o"
+        )
+    if rows.empty:
+        raise TraceError(f"{path} holds no rows")
+    needed = _COLUMNS_OF[kind] | ({"trace"} if kind in _TRACED else set())
+    for name in sorted(needed - _MAY_MISS):
+        if name not in rows:
+            raise TraceError(f"{path} lacks the column {name} of {kind}")
+        if (missing := rows[name].isna()).any():
+            raise TraceError(f"{path}, row {missing.to_numpy().argmax() + 1}: {name} is missing")
+    if kind in _TRACED:
+        if "provenance" not in rows:
+            rows["provenance"] = pd.NA
+        rows["provenance"] = rows["provenance"].astype("string").fillna("unknown")
+    told_apart = [
+        name for name in ("parameters", "version", *_COMMAND.get(kind, ())) if name in rows
+    ]
+    if not told_apart:
+        return [Result(path, kind, rows)]
+    parts = [part for _, part in rows.groupby(told_apart, sort=False, dropna=False)]
+    if len(parts) > _MOST_COMMANDS:
+        raise TraceError(f"{path} holds what more than {_MOST_COMMANDS} commands wrote: split it")
+    return [Result(path, kind, part.reset_index(drop=True)) for part in parts]
 
 
-def _records(read: Any) -> pd.DataFrame:
-    if isinstance(read, dict):
-        return _document(read)
-    if not isinstance(read, list) or not all(isinstance(row, dict) for row in read):
-        raise ValueError("it is no list of rows")
-    return pd.DataFrame(read)
-
-
-def _document(read: dict[str, Any]) -> pd.DataFrame:
-    """Rows of a plan's document or of measurements, with what stands beside them in each row."""
-    rows = read.get("candidates", read.get("rows"))
-    if not isinstance(rows, list):
-        raise ValueError("it is no list of rows")
-    stamp = {name: read[name] for name in _STAMP if name in read}
-    if isinstance(read.get("machine"), dict):
-        stamp["machine"] = str(read["machine"].get("gpu", "unknown GPU"))
-    given = json.dumps(read.get("parameters") or {})
-    return _records(rows).assign(**stamp, parameters=given)
+def _nearly(columns: set[str]) -> str:
+    """Return what is missing of a kind that most columns are there of."""
+    for kind, names in _COLUMNS_OF.items():
+        if len(names & columns) > len(names) / 2:
+            return f" ({kind} without {', '.join(sorted(names - columns))})"
+    return ""

@@ -1,0 +1,23 @@
+"""The command policies: list them."""
+
+from pathlib import Path
+
+import click
+
+from hisparse_sim.traces.commands.options import output_form, output_options
+
+
+@click.command("policies")
+@output_options
+def list_policies(form: str | None, output: Path | None) -> None:
+    """List the policies: name, what it does, reference."""
+    from hisparse_sim.policies import table
+    from hisparse_sim.simulator.views.tables import write_rows
+    from hisparse_sim.simulator.views.terminal import show_policies
+
+    rows = table()
+    form = output_form(form, output)
+    if form == "table":
+        show_policies(rows, output)
+    else:
+        write_rows(rows, form, output)

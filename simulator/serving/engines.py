@@ -1,0 +1,146 @@
+"""Releases of the engine, and what differs between them for memory, admission and swap-in.
+
+A release is the oldest one with every change up to it applied. Each change names the release that
+it came with, its pull request where known, and a place in that release's wheel (below sglang/srt).
+All were read in the source, none was run. The post releases behave like their base.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import Any
+
+RELEASES = tuple(f"0.5.{n}" for n in range(12, 24))
+ALL_LAYERS, FULL_IF_COLOCATED, FULL_LAYERS = (
+    "all layers",
+    "full layers, prefill on the same GPUs",
+    "full layers",
+)
+
+
+@dataclass(frozen=True)
+class Engine:
+    """What one release does; the defaults are SGLang 0.5.12's."""
+
+    name: str
+    budgets_every_key: bool = False
+    budgets_fp8_as_stored: bool = False
+    baseline_keys: str = ALL_LAYERS
+    pads_context_table: bool = False
+    plans_shared_misses: bool = False
+    reads_block_size: bool = False
+    admits_with_page: bool = False
+    promises_whole_outputs: bool = False
+
+    def baseline_key_layers(self, layers: int, full_layers: int, disaggregated: bool) -> int:
+        """Layers that keep indexer keys without HiSparse; with it all of them do."""
+        only_full = self.baseline_keys == FULL_LAYERS or (
+            self.baseline_keys == FULL_IF_COLOCATED and not disaggregated
+        )
+        return full_layers if only_full else layers
+
+
+@dataclass(frozen=True)
+class Change:
+    """One fact of `Engine`, from the release `since` on."""
+
+    fact: str
+    since: str
+    value: bool | str
+    meaning: str
+    source: str
+
+
+CHANGES = (
+    Change(
+        "pads_context_table",
+        "0.5.13",
+        True,
+        "the table of host locations has a page more than the context",
+        "managers/hisparse_coordinator.py, __init__",
+    ),
+    Change(
+        "reads_block_size",
+        "0.5.15",
+        True,
+        "swap_in_block_size is read, 960 if not given; before, the kernel ran 1024 threads",
+        "https://github.com/sgl-project/sglang/pull/27563; mem_cache/sparsity/factory.py",
+    ),
+    Change(
+        "budgets_every_key",
+        "0.5.17",
+        True,
+        "with HiSparse the pool's size counts R indexer keys a token; before one, and the other"
+        " R - 1 came out of the reserve",
+        "https://github.com/sgl-project/sglang/pull/31992; model_executor/pool_configurator.py",
+    ),
+    Change(
+        "budgets_fp8_as_stored",
+        "0.5.17",
+        True,
+        "an fp8 entry counts with the 656 bytes that it takes; before with 576",
+        "https://github.com/sgl-project/sglang/pull/31992; model_executor/pool_configurator.py",
+    ),
+    Change(
+        "baseline_keys",
+        "0.5.18",
+        FULL_IF_COLOCATED,
+        "without HiSparse, and with prefill on the same GPUs, layers that share an indexer keep no"
+        " keys; before, all layers kept them",
+        "https://github.com/sgl-project/sglang/pull/30531; mem_cache/kv_cache_configurator.py",
+    ),
+    Change(
+        "plans_shared_misses",
+        "0.5.18",
+        True,
+        "layers that share an indexer replay the copies of the layer before them, ahead of time",
+        "managers/hisparse_coordinator.py, _init_shared_index_prefetch",
+    ),
+    Change(
+        "admits_with_page",
+        "0.5.21",
+        True,
+        "requests of a fixed length are admitted with a page beside their prompt",
+        "managers/schedule_policy.py, add_one_req_ignore_eos",
+    ),
+    Change(
+        "baseline_keys",
+        "0.5.22",
+        FULL_LAYERS,
+        "the same with prefill on other GPUs",
+        "mem_cache/kv_cache_configurator.py, _should_elide_dsa_index_k",
+    ),
+    Change(
+        "promises_whole_outputs",
+        "0.5.22",
+        True,
+        "future tokens of running requests of a fixed length count in full; before, scaled by the"
+        " scheduler's estimate",
+        "managers/schedule_policy.py, _get_running_request_total_token_offset",
+    ),
+)
+
+
+def _at(release: str) -> Engine:
+    place = RELEASES.index(release)
+    facts: dict[str, Any] = {
+        change.fact: change.value for change in CHANGES if RELEASES.index(change.since) <= place
+    }
+    return replace(Engine(f"sglang-{release}"), **facts)
+
+
+ENGINES = {engine.name: engine for engine in map(_at, RELEASES)}
+NEWEST = ENGINES[f"sglang-{RELEASES[-1]}"]
+
+
+def load_engine(name: str) -> Engine:
+    """The engine called `name`, such as sglang-0.5.23; a post release is its base.
+
+    Raises ValueError naming the known ones.
+    """
+    found = ENGINES.get(re.sub(r"\.?post\d+$", "", name.casefold()))
+    if found is None:
+        known = f"{next(iter(ENGINES))} to {NEWEST.name}"
+        raise ValueError(f"unknown engine {name!r}; known: {known}")
+    return found

@@ -1,0 +1,73 @@
+"""Which requests the engine refuses for their length, and which outputs it cuts.
+
+The rule of SGLang 0.5.12 to 0.5.23, with and without HiSparse. With C tokens of context, P tokens
+in the device pool (never P * R), a prompt of n tokens and o tokens asked for:
+
+- refused if n >= C or n + o > C (managers/tokenizer_manager.py);
+- refused if n >= min(C, P) - 6 (managers/tp_worker.py, managers/utils.py);
+- else the output ends after min(o, min(C, P) - 2 - n, P - pages(n) - 64 - 1) tokens, without a
+  warning (managers/scheduler.py, init_req_max_new_tokens).
+
+Paths are below sglang/srt of the 0.5.23 wheel.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+PAGE_TOKENS = 64  # the engine's page; also the reserved page behind every hot buffer
+
+WHOLE, CUT, REFUSED = "whole", "cut", "refused"
+PROMPT_MARGIN = 7  # tokens that the longest prompt stays below pool and context
+
+
+def pages(tokens: int) -> int:
+    """`tokens` rounded up to whole pages, in tokens."""
+    return -(-tokens // PAGE_TOKENS) * PAGE_TOKENS
+
+
+@dataclass(frozen=True)
+class Length:
+    """What becomes of one request: `output` tokens are generated at most."""
+
+    outcome: str  # whole, cut or refused
+    output: int  # 0 also if the prompt is accepted but leaves no room for an output
+    reason: str = ""  # why cut or refused, one sentence with the figures
+
+
+def check_length(prompt: int, output: int, pool_tokens: int, context: int) -> Length:
+    """What the engine does with `prompt` tokens and `output` asked for, on an empty rank.
+
+    `pool_tokens` is the device pool P of one rank, `context` the model's longest sequence.
+    """
+    longest = min(context, pool_tokens) - PROMPT_MARGIN
+    if prompt > longest:
+        bound = (
+            f"the context of {context:,}"
+            if context <= pool_tokens
+            else f"the device pool of {pool_tokens:,}"
+        )
+        return Length(
+            REFUSED,
+            0,
+            f"the prompt of {prompt:,} tokens is longer than {max(longest, 0):,}, the longest that"
+            f" {bound} allows",
+        )
+    if prompt + output > context:
+        return Length(
+            REFUSED,
+            0,
+            f"prompt and output, {prompt + output:,} tokens, exceed the context of {context:,}",
+        )
+    memory = pool_tokens - pages(prompt) - PAGE_TOKENS - 1
+    room = max(min(min(context, pool_tokens) - 2 - prompt, memory), 0)
+    if output <= room:
+        return Length(WHOLE, output)
+    bound = "the device pool" if memory <= room else "the context"
+    size = pool_tokens if memory <= room else context
+    return Length(
+        CUT,
+        room,
+        f"{bound} of {size:,} tokens has room for {room:,} of the {output:,} output tokens beside a"
+        f" prompt of {prompt:,}",
+    )

@@ -1,0 +1,1 @@
+"""Damaged and hostile input for every reader: see `runner`."""

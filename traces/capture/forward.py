@@ -1,0 +1,68 @@
+"""A model step by step: tokens in, the logits of the last one out, and the next token drawn."""
+
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hisparse_sim.traces.capture.models import Loaded
+from hisparse_sim.traces.errors import TraceError
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """Decode draws its tokens from the model instead of following the text."""
+
+    temperature: float = 1.0  # 0 = the most likely token
+    seed: int = 0
+
+
+class Forward:
+    """Feeds tokens to a model that remembers what it has seen; returns the last logits.
+
+    Raises TraceError if they are infinite or no numbers, for then nor are the ranks.
+    """
+
+    def __init__(self, model: Any) -> None:
+        from transformers import DynamicCache
+
+        accepted = inspect.signature(model.forward).parameters
+        self.model = model
+        # The argument was called past_key_values before transformers 5.20 or so.
+        name = "cache" if "cache" in accepted else "past_key_values"
+        self.options: dict[str, Any] = {name: DynamicCache(config=model.config), "use_cache": True}
+        if "logits_to_keep" in accepted:
+            self.options["logits_to_keep"] = 1
+
+    def __call__(self, ids: Sequence[int]) -> Any:
+        import torch
+
+        tokens = torch.tensor([ids], device=self.model.device)
+        logits = self.model(input_ids=tokens, **self.options).logits[0, -1]
+        if not logits.isfinite().all():
+            raise TraceError(
+                f"the model computes numbers that are none in {logits.dtype}: choose another "
+                "`dtype`, or check its weights"
+            )
+        return logits
+
+
+class Draw:
+    """Draws the next token."""
+
+    def __init__(self, loaded: Loaded, sampling: Sampling) -> None:
+        import torch
+
+        self.temperature = sampling.temperature
+        self.generator = torch.Generator().manual_seed(sampling.seed)
+        ends = loaded.config.eos_token_id
+        self.ends = frozenset(ends if isinstance(ends, list) else [ends])
+
+    def __call__(self, logits: Any) -> int:
+        import torch
+
+        if self.temperature == 0:
+            return int(logits.argmax())
+        above = logits.double().cpu() - logits.max().double().cpu()  # 0 stays 0, however cold it is
+        chances = torch.softmax(above / self.temperature, -1)
+        return int(torch.multinomial(chances, 1, generator=self.generator))

@@ -1,0 +1,255 @@
+"""Traces in memory: from an array or a data frame, under every rule of a trace file.
+
+They are read like files, part by part and checked by the same code; only nothing lies on a disk.
+"""
+
+import hashlib
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from hisparse_sim.traces.errors import TraceError
+from hisparse_sim.traces.file.columns import OPTIONAL, present, wrong_column
+from hisparse_sim.traces.file.digest import Digest
+from hisparse_sim.traces.file.layout import Columns, Part, find_parts
+from hisparse_sim.traces.file.metadata import PROVENANCES, Metadata
+from hisparse_sim.traces.file.reader import Trace, completed
+from hisparse_sim.traces.file.units import TOKEN, can_be_replayed
+from hisparse_sim.traces.file.writer import TraceWriter
+
+UNKNOWN_ORIGIN = "synthetic"  # what a trace is taken for that does not say where it comes from
+
+
+class TraceInMemory(Trace):
+    """A trace whose rows are a table in memory. `path` is its name; there is no such file."""
+
+    def __init__(self, name: str, metadata: Metadata, parts: tuple[Part, ...], table: pa.Table):
+        """Use `trace_from_array` or `trace_from_frame`."""
+        self._table = table
+        super().__init__(
+            Path(name), None, metadata, parts, present(table.schema), _Rows(table)
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return TraceInMemory, (str(self.path), self.metadata, self.parts, self._table)
+
+    @property
+    def name(self) -> str:
+        """The name that it was given."""
+        return str(self.path)
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the table in memory."""
+        return int(self._table.nbytes)
+
+    @cached_property
+    def sha256(self) -> str:
+        """Digest of metadata and rows, 64 hexadecimal digits: equal for equal traces."""
+        digest = hashlib.sha256(self.metadata.to_json().encode())
+        for part in self.parts:
+            read = self.read(part, self.columns & set(OPTIONAL))
+            digest.update(f"{part.request}/{part.layer}/{part.rows}".encode())
+            for array in (read.step, read.seq_len, read.offsets, read.positions, read.scores):
+                digest.update(b"" if array is None else array.tobytes())
+            for array in read.next_positions or ():
+                digest.update(array.tobytes())
+        return digest.hexdigest()
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a trace file, for the command line or for others. Raises TraceError if it cannot
+        be written."""
+        columns = self.columns & set(OPTIONAL)
+        with TraceWriter(path, self.metadata) as writer:
+            for part in self.parts:
+                writer.write(self.read(part, columns))
+
+    def _current(self) -> tuple[int, int]:
+        return 0, 0  # a table in memory is never written again
+
+
+class _Rows:
+    """Ranges of rows of a table."""
+
+    digest: Digest | None = None
+
+    def __init__(self, table: pa.Table) -> None:
+        self._table = table
+
+    def read(self, first_row: int, rows: int, columns: Sequence[str]) -> Columns:
+        piece = self._table.slice(first_row, rows)
+        return {name: piece.column(name).chunks for name in columns}
+
+    def shared(self, parts: Iterable[Part]) -> int:
+        return 0
+
+
+def trace_from_frame(
+    frame: Any,
+    *,
+    provenance: str = UNKNOWN_ORIGIN,
+    model: str = "",
+    top_k: int | None = None,
+    num_layers: int | None = None,
+    prompt_len: int | Mapping[str, int] | None = None,
+    unit: str = TOKEN,
+    name: str = "frame",
+) -> TraceInMemory:
+    """Take a data frame as a trace, in memory.
+
+    Parameters
+    ----------
+    frame
+        A pandas or polars DataFrame or an Arrow table with the columns of a trace file: `request,
+        layer, step, seq_len, positions`, perhaps `scores, next_positions`; a row per request,
+        layer and decode step, grouped by request, then sorted by layer, then by step. `positions`
+        holds a list or an array of numbers.
+    provenance
+        Where the positions come from, one of `PROVENANCES`. What does not say counts as synthetic.
+    model
+        Name of the model; a profile's name gives sweeps its bytes and memory.
+    top_k
+        Most positions that a row may list; None: as many as the longest row does.
+    num_layers
+        Layers of the model, where known.
+    prompt_len
+        Tokens of the prompt: of all requests, or of each by its id; where not given, one less than
+        the first seq_len.
+    unit
+        What a position counts: token, or block4 (or another number) for a block of 4 tokens.
+    name
+        What results call the trace.
+
+    Raises TraceError naming request, layer and step if a rule of the trace file is broken;
+    ValueError for an argument that no trace can have.
+    """
+    try:
+        table = pa.table(frame)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise TraceError(f"{name} is no table of a trace: {error}") from error
+    if provenance not in PROVENANCES:
+        raise ValueError(
+            f"unknown provenance {provenance!r}; choose one of {', '.join(PROVENANCES)}"
+        )
+    if top_k is not None and top_k < 1:
+        raise ValueError(f"top_k is {top_k}, expected a whole number of at least 1")
+    wrong = wrong_column(table.schema)
+    if wrong:
+        raise TraceError(f"{name} {wrong}")
+    if not table.num_rows:
+        raise TraceError(f"{name} holds no rows")
+    parts = find_parts(Path(name), table.select(["request", "layer"]).to_batches())
+    if isinstance(prompt_len, int):
+        prompt_len = {part.request: prompt_len for part in parts}
+    metadata = Metadata(
+        model, provenance, top_k or 0, num_layers, unit=unit, prompt_len=dict(prompt_len or {})
+    )
+    metadata = completed(Path(name), metadata, parts, _Rows(table))
+    try:
+        Metadata.from_json(metadata.to_json())
+    except TraceError as error:
+        raise TraceError(f"{name}: {error}") from None
+    if not can_be_replayed(unit):
+        raise TraceError(f"{name} counts positions in {unit}, which is not supported yet")
+    trace = TraceInMemory(name, metadata, parts, table)
+    for part in parts:  # every rule is checked now, not only when a part is replayed
+        trace.read(part, trace.columns & set(OPTIONAL))
+    return trace
+
+
+def trace_from_array(
+    positions: Any,
+    *,
+    prompt_len: int | None = None,
+    seq_len: Sequence[int] | None = None,
+    layers: Sequence[int] | None = None,
+    request: str = "request-0",
+    provenance: str = UNKNOWN_ORIGIN,
+    model: str = "",
+    top_k: int | None = None,
+    num_layers: int | None = None,
+    unit: str = TOKEN,
+    name: str = "array",
+) -> TraceInMemory:
+    """Take the positions of one request as a trace, in memory.
+
+    Parameters
+    ----------
+    positions
+        Whole numbers, (steps, top_k) or (steps, layers, top_k), padded with -1; or for one layer a
+        list of a list per step. Anything that NumPy takes for an array.
+    prompt_len
+        Tokens of the prompt. Step 0 is then the first decode step: its query stands at position
+        `prompt_len`, and every step adds a token.
+    seq_len
+        Tokens at every step, the newest included, instead or where steps add more than one.
+    layers
+        Numbers of the layers; None: 0, 1, ...
+    request
+        Id of the request.
+
+    The others as in `trace_from_frame`, which says what is raised.
+    """
+    rows = _per_layer(positions)
+    steps = len(rows[0])
+    if prompt_len is None and seq_len is None:
+        raise ValueError("give prompt_len (tokens of the prompt) or seq_len (tokens at every step)")
+    if seq_len is None:
+        tokens = np.arange(steps, dtype=np.int64) + (prompt_len or 0) + 1
+    else:
+        tokens = np.asarray(seq_len)
+    if tokens.shape != (steps,):
+        raise ValueError(f"seq_len has the shape {tokens.shape}, expected ({steps},): one per step")
+    numbers = range(len(rows)) if layers is None else layers
+    if len(numbers) != len(rows):
+        raise ValueError(f"layers names {len(numbers)}, but positions has {len(rows)} layers")
+    table = pa.table(
+        {
+            "request": pa.array([request] * (steps * len(rows))),
+            "layer": np.repeat(np.asarray(numbers), steps),
+            "step": np.tile(np.arange(steps, dtype=np.int32), len(rows)),
+            "seq_len": np.tile(tokens, len(rows)),
+            "positions": pa.chunked_array(rows),
+        }
+    )
+    return trace_from_frame(
+        table,
+        provenance=provenance,
+        model=model,
+        top_k=top_k,
+        num_layers=num_layers,
+        prompt_len=prompt_len,
+        unit=unit,
+        name=name,
+    )
+
+
+def _per_layer(positions: Any) -> list[pa.Array]:
+    """Return one array of lists per layer, a list per step."""
+    try:
+        array = np.asarray(positions)
+    except ValueError:  # lists of different lengths
+        lists = [np.asarray(row) for row in positions]
+        if all(row.ndim == 1 and (row.dtype.kind in "iu" or not len(row)) for row in lists):
+            return [pa.array([row.astype(np.int64) for row in lists], pa.list_(pa.int64()))]
+        found = "lists of something else"
+    else:
+        if array.ndim == 2:
+            array = array[:, None, :]
+        if array.ndim == 3 and array.dtype.kind in "iu" and 0 not in array.shape:
+            return [
+                pa.FixedSizeListArray.from_arrays(
+                    pa.array(np.ascontiguousarray(array[:, layer]).reshape(-1)), array.shape[2]
+                )
+                for layer in range(array.shape[1])
+            ]
+        found = f"an array of {array.dtype} with the shape {array.shape}"
+    raise ValueError(
+        "positions must be whole numbers, (steps, top_k) or (steps, layers, top_k) padded with -1, "
+        f"or a list of a list per step, not {found}"
+    )
