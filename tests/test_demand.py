@@ -91,5 +91,5 @@ def test_a_trace_of_ones_own_is_taken_and_said() -> None:
     assert found.notes[0].startswith("misses from sample (SmolLM2")
     assert found.notes[0].endswith("not from glm-5.1")
     default = Scenario().resolve("hisparse", get_policy("lru"))
-    assert default.origin.trace == "glm-5.1-36864"
+    assert default.origin.name == "glm-5.1-36864"
     assert default.origin.provenance == "synthetic"
