@@ -5,10 +5,7 @@ Functions are called like the commands and take their options, with the same def
 that may be repeated is a plural argument (`--buffer 4096 --buffer 6144` is `buffers=[4096, 6144]`).
 """
 
-import os
-import tempfile
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -101,31 +98,6 @@ __all__ = [
 ]
 
 _MODULES = ("figures", "policies")  # names of modules, not of what one holds
-
-
-# Numba keeps machine code beside the source by default. There it outlives an uninstall, and what is
-# left of the folders hides an editable install that follows.
-def _cache_folder() -> Path:
-    given = os.environ.get("XDG_CACHE_HOME", "")
-    home = Path(given if Path(given).is_absolute() else os.path.expanduser("~/.cache"))
-    user = os.getuid() if hasattr(os, "getuid") else 0
-    shared = Path(tempfile.gettempdir())
-    for folder in (home / "hisparse-sim", shared / f"hisparse-sim-{user}"):
-        try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            # What lies there is run: in a folder that all may write to, it must be our own.
-            ours = folder.parent != shared or folder.stat().st_uid == user
-            if ours and os.access(folder, os.W_OK | os.X_OK):
-                return folder
-        except OSError:
-            pass  # no home, or one that nobody may write to
-    try:
-        return Path(tempfile.mkdtemp(prefix="hisparse-sim-"))
-    except OSError:
-        return Path(os.devnull)  # nothing is kept
-
-
-os.environ.setdefault("NUMBA_CACHE_DIR", str(_cache_folder()))
 
 
 def __getattr__(name: str) -> Any:

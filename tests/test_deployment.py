@@ -11,12 +11,12 @@ from hisparse_sim.simulator.serving.deployment import (
     Deployment,
     pinned_bytes,
     rank_weight_bytes,
-    shortages,
 )
 from hisparse_sim.simulator.serving.engines import load_engine
 from hisparse_sim.simulator.serving.hardware import hardware_names, load_hardware
 from hisparse_sim.simulator.serving.models import load_model
 from hisparse_sim.simulator.serving.profiles import ProfileError
+from hisparse_sim.simulator.serving.shortages import shortages
 from hisparse_sim.simulator.serving.steptimes import LAYOUTS
 
 GIB = 1 << 30

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from make_traces import drift, metadata, several, table, write, write_table
@@ -82,6 +83,9 @@ def test_flipped_bit_is_refused_or_changes_nothing(tmp_path: Path) -> None:
     assert refused > 4950  # all but those of MAGIC, without which there is no digest
 
 
+@pytest.mark.skipif(
+    int(pa.__version__.split(".")[0]) < 20, reason="old ones write headers of chunks twice"
+)
 def test_every_byte_before_the_digest_is_covered(tmp_path: Path) -> None:
     """The column chunks lie side by side, from the first byte behind the head on."""
     body, digest, _ = split(written(tmp_path / "trace.parquet").read_bytes())

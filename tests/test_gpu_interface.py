@@ -15,7 +15,7 @@ from reference import replay as reference_replay
 from streams import cases, demand_of
 
 from hisparse_sim.cli import cli
-from hisparse_sim.gpu_replay.kernels import build, get_kernel, native
+from hisparse_sim.gpu_replay.kernels import build, get_kernel, native, native_library
 from hisparse_sim.gpu_replay.kernels import sglang as sglang_kernel
 from hisparse_sim.gpu_replay.kernels.kernel import check_tensor
 from hisparse_sim.gpu_replay.harness.batch import make_batch
@@ -146,7 +146,7 @@ def test_tensors_are_checked(bad, message):
 )
 def test_sizes_are_checked(sizes, message):
     with pytest.raises(ValueError, match=message):
-        native.check_sizes(*sizes)
+        native_library.check_sizes(*sizes)
 
 
 def test_unknown_kernel_lists_the_known():
@@ -314,7 +314,7 @@ def test_the_native_source_compiles(tmp_path, monkeypatch):
     except GpuError as error:
         pytest.skip(str(error))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    path = native.compile_native(64, 100, 656, "90")
+    path = native_library.compile_native(64, 100, 656, "90")
     assert path.parent == tmp_path / "hisparse-sim"
     assert path.stat().st_size > 0
 

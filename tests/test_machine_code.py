@@ -1,34 +1,36 @@
 """Machine code kept on disk: damage, folders that cannot be written, two processes at once."""
 
+import ast
 import os
 import random
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numba
 import numpy as np
 import pytest
 from make_traces import drift, write
 
-from hisparse_sim.traces.machine_code import compiled
+from hisparse_sim.traces import machine_code
 from hisparse_sim.traces.file.passes import longest_row
+from hisparse_sim.traces.machine_code import compiled
 
 pytestmark = pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="nothing is compiled")
 
 
 def hits(kind: type[np.integer] = np.int32) -> int:
     """Compile as a new process does; return how often the disk was of use."""
-    loop = compiled(longest_row.py_func)  # type: ignore[attr-defined]
+    loop: Any = compiled(longest_row.py_func)  # type: ignore[attr-defined]
     assert loop(np.array([0, 2, 5]), np.array([1, 2, 3, -1, 5], kind)) == 2
-    found: int = sum(loop.stats.cache_hits.values())
+    found: int = loop.from_disk
     return found
 
 
 def use(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(folder))
-    monkeypatch.setattr(numba.config, "CACHE_DIR", str(folder))
 
 
 @pytest.fixture
@@ -56,7 +58,7 @@ DAMAGE: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
-@pytest.mark.parametrize("suffix", [".nbi", ".nbc"])
+@pytest.mark.parametrize("suffix", [".nbi", ".nbc", "seal.json"])
 @pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
 def test_damage_is_compiled_away(
     folder: Path, suffix: str, damage: Callable[[bytes], bytes]
@@ -67,11 +69,84 @@ def test_damage_is_compiled_away(
     assert (hits(), hits()) == (0, 1)
 
 
-def test_a_file_of_another_signature_is_not_taken(folder: Path) -> None:
-    assert (hits(), hits(np.int64)) == (0, 0)
+def test_every_signature_has_a_folder_of_its_own(folder: Path) -> None:
+    """So two processes that compile at once cannot take each other's file for their own."""
+    assert (hits(), hits(np.int64), hits(), hits(np.int64)) == (0, 0, 1, 1)
     first, second = sorted(folder.rglob("*.nbc"))
+    assert first.parents[1] != second.parents[1]
     first.write_bytes(second.read_bytes())
+    assert hits() + hits(np.int64) == 1  # the one is compiled again
+
+
+@pytest.mark.parametrize("suffix", [".nbi", ".nbc", "seal.json"])
+def test_files_that_are_missing_or_too_many(folder: Path, suffix: str) -> None:
     assert (hits(), hits()) == (0, 1)
+    (file,) = folder.rglob(f"*{suffix}")
+    file.unlink()
+    assert (hits(), hits()) == (0, 1)
+    (file,) = folder.rglob(f"*{suffix}")
+    file.with_name("stranger").write_bytes(b"")
+    assert (hits(), hits()) == (0, 1)
+    assert not list(folder.rglob("stranger"))
+
+
+def test_what_is_whole_and_cannot_be_loaded(folder: Path) -> None:
+    """An index of another layout, say, with the right digests: compiled without the folder."""
+    assert hits() == 0
+    (file,) = folder.rglob("*.nbi")
+    file.write_bytes(b"not a pickle")
+    (place,) = {seal.parent for seal in folder.rglob("seal.json")}
+    machine_code._seal(place)
+    assert (hits(), hits()) == (0, 0)
+
+
+def test_other_sources_have_another_folder(folder: Path) -> None:
+    """A whole number in a closure is the digest of sources that a loop calls into."""
+
+    def loop_of(stamp: int) -> Any:
+        def add(left: int, right: int) -> int:
+            _ = stamp
+            return left + right
+
+        return compiled(add)
+
+    loops = [loop_of(1), loop_of(1), loop_of(2)]
+    assert [loop(1, 2) for loop in loops] == [3, 3, 3]
+    assert [loop.from_disk for loop in loops] == [0, 1, 0]
+
+
+def test_a_loop_calls_rules_only(folder: Path) -> None:
+    """A loop is an object that compiled code cannot call: what loops share is a rule."""
+    root = Path(machine_code.__file__).parents[1]
+    for file in (*root.glob("*/*/*.py"), *root.glob("*/*/*/*.py")):
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        loops = [
+            node
+            for node in tree.body
+            if isinstance(node, ast.FunctionDef)
+            and any(ast.unparse(each).endswith("compiled") for each in node.decorator_list)
+        ]
+        called = {
+            ast.unparse(call.func)
+            for loop in loops
+            for call in ast.walk(loop)
+            if isinstance(call, ast.Call)
+        }
+        assert not called & {loop.name for loop in loops}, file
+
+
+def test_old_neighbours_go(folder: Path) -> None:
+    assert hits() == 0
+    (place,) = (folder / "hisparse-sim").iterdir()
+    os.utime(place, (0, 0))
+    assert hits(np.int64) == 0
+    assert not place.exists()
+
+
+def test_numba_of_others_is_left_alone(folder: Path) -> None:
+    before = numba.config.CACHE_DIR
+    assert hits() == 0
+    assert numba.config.CACHE_DIR == before
 
 
 def test_a_folder_that_takes_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,7 +182,7 @@ def test_two_processes_compile_at_once_and_heal_at_once(tmp_path: Path) -> None:
             assert (process.returncode, out) == (0, f"{path}: ok\n"), error
             assert "Traceback" not in error
         kept = [file for file in (tmp_path / "cache").rglob("*") if file.is_file()]
-        assert {file.suffix for file in kept} == {".nbi", ".nbc"}
+        assert {file.suffix for file in kept} == {".nbi", ".nbc", ".json"}
         for file in kept:
             file.write_bytes(file.read_bytes()[:100])
 
@@ -116,13 +191,11 @@ def test_no_folder_anywhere(tmp_path: Path) -> None:
     path = write(tmp_path / "t.parquet", [drift()])
     (tmp_path / "home").touch()
     home = str(tmp_path / "home")
+    program = "from hisparse_sim.traces import machine_code as m; print(m.machine_code_folder())"
+    plain = {name: value for name, value in os.environ.items() if name != "NUMBA_CACHE_DIR"}
+    plain |= {"XDG_CACHE_HOME": home, "HOME": home, "TMPDIR": str(tmp_path)}
     done = subprocess.run(
-        [sys.executable, "-c", "import hisparse_sim, numba; print(numba.config.CACHE_DIR)"],
-        env={name: value for name, value in os.environ.items() if name != "NUMBA_CACHE_DIR"}
-        | {"XDG_CACHE_HOME": home, "HOME": home, "TMPDIR": str(tmp_path)},
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
+        [sys.executable, "-c", program], env=plain, stdout=subprocess.PIPE, text=True, check=True
     )
     assert Path(done.stdout.strip()).parent == tmp_path
     process = start(path, NUMBA_CACHE_DIR=home)

@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from hisparse_sim.simulator.serving.config_check import check_config, read_config
 from hisparse_sim.simulator.serving.deployment import Deployment
 from hisparse_sim.simulator.serving.hardware import load_hardware
 from hisparse_sim.simulator.serving.latency import load_link
@@ -222,63 +221,6 @@ def test_flags() -> None:
     )
     assert "--ep-size 8 --kv-cache-dtype fp8_e4m3" in launch_flags(spread)
     assert "hisparse" not in launch_flags(spread)
-
-
-def test_engine_defaults_of_a_config() -> None:
-    config, findings = read_config("{}", GLM)
-    assert findings == []
-    assert config == {
-        "top_k": 2048,
-        "device_buffer_size": 4096,
-        "host_to_device_ratio": 2,
-        "swap_in_block_size": 960,
-    }
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ('{"top_k": 1024}', "top_k 1024 is not the 2048 of glm-5.1"),
-        ('{"device_buffer_size": 1024}', "below top_k"),
-        ('{"device_buffer_size": 4100}', "no multiple of the page"),
-        ('{"device_buffer_size": 32768}', "above 32767"),
-        ('{"host_to_device_ratio": 0}', "must be at least 1"),
-        ('{"swap_in_block_size": 2000}', "between 1 and 1024"),
-        ('{"ratio": 8}', "unknown key 'ratio'; known: top_k"),
-    ],
-)
-def test_wrong_configs(text: str, message: str) -> None:
-    findings = check_config(text, setting(), AIM)
-    assert any(f.severity == "error" and message in f.text for f in findings)
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("{", "not valid JSON"),
-        ("[]", "must be a JSON object"),
-        ('{"top_k": 2.5}', "top_k must be a whole number"),
-        ('{"host_to_device_ratio": true}', "host_to_device_ratio must be a whole number"),
-    ],
-)
-def test_unreadable_configs(text: str, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        read_config(text, GLM)
-
-
-def test_config_against_the_load() -> None:
-    good = '{"device_buffer_size": 4096, "host_to_device_ratio": 8}'
-    assert check_config(good, setting(), replace(AIM, concurrency=64)) == []
-    crowded = check_config(good, setting(), AIM)
-    assert [f.severity for f in crowded] == ["warning"]
-    assert crowded[0].text == (
-        "prefill headroom, at admission: about 9 of 32 requests/rank run at a time, the others queue"
-    )
-    early = check_config(good, setting(ignore_eos=False), AIM)
-    assert early[0].text.startswith("indexer keys and host pool, at admission: only 22 run")
-    assert early[1].text.startswith("prefill headroom, at admission: about 13 of 32")
-    small = replace(setting(), deployment=replace(DEPLOYMENT, host_bytes=10 * GIB))
-    assert check_config(good, small, AIM)[0].text.startswith("host memory, at start")
 
 
 def test_misses_of_another_buffer_are_refused() -> None:

@@ -205,7 +205,7 @@ def test_metadata(tmp_path: Path, text: str, sentence: str) -> None:
 
 def test_without_metadata_a_provenance_is_needed(tmp_path: Path) -> None:
     path = write_table(tmp_path / "bare.parquet", table(GOOD), None)
-    assert "has no hisparse_trace metadata: say where its positions come from with --prov" in (
+    assert "has no hisparse_trace metadata: say where its positions come from with `prov" in (
         refusal(path)
     )
     trace = open_trace(path, provenance="dsa-serving")

@@ -6,7 +6,20 @@ class TraceError(ValueError):
 
     The message is one sentence for the user: it names the file, the place in it (request, layer,
     step) and, where there is one, the way out. The command line prints it and exits with 1.
+    Whatever it quotes stays on its line, and moves or colours nothing in a terminal.
     """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(one_line(message))
+
+
+def one_line(text: str) -> str:
+    """Return a text with an escape for every character that is not printed as itself."""
+    if text.isprintable():
+        return text
+    return "".join(
+        each if each.isprintable() else each.encode("unicode_escape").decode() for each in text
+    )
 
 
 def install(extra: str) -> str:

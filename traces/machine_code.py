@@ -1,40 +1,49 @@
-"""Machine code of compiled loops, kept on disk: what is damaged there is compiled again.
+"""Compiled loops whose machine code is kept on disk, by public means of Numba only.
 
-Numba trusts its cache folder. An index cut short by a full disk ends the program, and machine code
-with a flipped bit may run. Here every file ends in a digest of what is before it, which Numba's
-own reader does not look at; a file without the right one counts as absent, and one that cannot be
-written is done without.
+Numba trusts its cache: an index cut short by a full disk ends the program, machine code with a
+flipped bit may run, and two processes that compile at once may mix up the files of two signatures.
+So every loop has a folder for every combination of argument types, named by a digest of all that
+the machine code depends on: what two processes write there is the same. A seal beside the files
+holds their digests; a folder without the right one is emptied before Numba sees it. Where a folder
+cannot be read or written after all, the loop is compiled without one.
 """
 
-import hashlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from io import BytesIO
+import json
+import os
+import platform
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from functools import cache, update_wrapper
+from hashlib import sha256
 from pathlib import Path
-from typing import IO, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
+import llvmlite
+import llvmlite.binding
 import numba
 import numba.extending
-from numba.core.caching import FunctionCache, IndexDataCacheFile
+from numba.core.errors import NumbaError
+
+config: Any = numba.config
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_DIGEST_BYTES = 32
-
-config: Any = numba.config
-config.reload_config()  # Numba may be there already, and not know NUMBA_CACHE_DIR
+_SEAL = "seal.json"
+_KEPT_DAYS = 90  # a folder is removed after that; what is still in use is compiled once more
+_COMPILER = threading.Lock()  # one loop at a time: where its files go is a global of Numba
 
 
 def compiled(function: F, keep: bool = True) -> F:
-    """Compile a loop of plain types at its first call; it releases the GIL.
+    """Compile a loop at its first call with new argument types; it releases the GIL.
 
     With `keep` the machine code serves later processes too, where a folder can be found for it.
     """
-    loop: Any = numba.njit(nogil=True)(function)
-    if keep and loop is not function:  # it is if NUMBA_DISABLE_JIT is set
-        with suppress(RuntimeError, OSError):
-            loop._cache = _Cache(function)
-    return cast(F, loop)
+    if config.DISABLE_JIT:
+        return function
+    return cast(F, Loop(function, keep))
 
 
 def rule(function: F) -> F:
@@ -43,60 +52,145 @@ def rule(function: F) -> F:
     return marked
 
 
-class _Cache(FunctionCache):
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__(function)
-        if not Path(self._cache_path).is_relative_to(config.CACHE_DIR or "/"):
-            raise OSError(f"{config.CACHE_DIR} takes no files; Numba's other places are no better")
-        self._cache_file = _SealedFiles(
-            self._cache_path, self._impl.filename_base, self._impl.locator.get_source_stamp()
-        )
+class Loop:
+    """A loop, compiled for every combination of argument types that it is called with."""
 
-    def load_overload(self, *arguments: Any) -> Any:
-        try:
-            return super().load_overload(*arguments)
-        except Exception:
-            return None  # whole, but of modules that have moved since
+    def __init__(self, function: Callable[..., Any], keep: bool) -> None:
+        update_wrapper(self, function)
+        self.py_func = function
+        self._keep = keep
+        self._compiled: dict[tuple[Any, ...], Callable[..., Any]] = {}
+        self.from_disk = 0  # combinations of types whose machine code was found there
 
-    def save_overload(self, *arguments: Any) -> None:
-        with suppress(OSError):
-            super().save_overload(*arguments)
+    def __call__(self, *arguments: Any) -> Any:
+        for loop in tuple(self._compiled.values()):
+            try:
+                return loop(*arguments)
+            except TypeError:  # of other types; telling them apart here would take longer
+                pass
+        types = tuple(map(numba.typeof, arguments))
+        with _COMPILER:
+            if types not in self._compiled:
+                self._compiled[types] = self._compile(types)
+        return self._compiled[types](*arguments)
+
+    def _compile(self, types: tuple[Any, ...]) -> Callable[..., Any]:
+        folder = _folder(self.py_func, types) if self._keep else None
+        if folder is not None:
+            before = config.CACHE_DIR
+            config.CACHE_DIR = str(folder)  # as NUMBA_CACHE_DIR sets it
+            try:
+                found = _is_sealed(folder)
+                if not found:
+                    _empty(folder)
+                loop: Callable[..., Any] = numba.njit(types, nogil=True, cache=True)(self.py_func)
+                if not found:
+                    _seal(folder)
+                self.from_disk += found
+                return loop
+            except NumbaError:
+                raise  # the loop itself is wrong
+            except Exception:
+                pass  # no room, no right to write, or sound files of modules that have moved since
+            finally:
+                config.CACHE_DIR = before
+        plain: Callable[..., Any] = numba.njit(types, nogil=True)(self.py_func)
+        return plain
 
 
-class _SealedFiles(IndexDataCacheFile):
-    """One index and the files it names, each with its digest at the end.
+def _folder(function: Callable[..., Any], types: tuple[Any, ...]) -> Path | None:
+    """Return the folder for a loop and argument types; None where there is none to write to."""
+    base = machine_code_folder()
+    if base is None:
+        return None
+    # Whole numbers in a closure are digests of the sources that a loop calls into.
+    cells = [cell.cell_contents for cell in function.__closure__ or ()]
+    depends = [
+        *_machine(),
+        function.__module__,
+        function.__qualname__,
+        _source(function.__code__.co_filename),
+        [value for value in cells if isinstance(value, int)],
+        [str(each) for each in types],
+    ]
+    digest = sha256(json.dumps(depends).encode()).hexdigest()
+    return base / f"{function.__name__}-{digest[:24]}"
 
-    Two processes that compile at once may give a name twice, so a file tells what it is for.
+
+@cache
+def _machine() -> tuple[str, ...]:
+    """Return what all machine code depends on."""
+    return (
+        numba.__version__,
+        llvmlite.__version__,
+        platform.python_implementation(),
+        platform.python_version(),
+        llvmlite.binding.get_host_cpu_name(),
+        llvmlite.binding.get_host_cpu_features().flatten(),
+    )
+
+
+@cache
+def _source(file: str) -> str:
+    return sha256(Path(file).read_bytes()).hexdigest()
+
+
+def machine_code_folder() -> Path | None:
+    """Return where machine code is kept: in NUMBA_CACHE_DIR, else in the user's cache, else in the
+    folder for temporary files; None if none of them takes files.
+
+    Not beside the source, as Numba has it: there it would outlive an uninstall, and what is left of
+    the folders would hide an editable install that follows.
     """
-
-    def save(self, key: Any, data: Any) -> None:
-        super().save(key, (key, data))
-
-    def load(self, key: Any) -> Any:
-        found = super().load(key)
-        return found[1] if found is not None and found[0] == key else None
-
-    def _load_index(self) -> Any:
-        return super()._load_index() if _sound(self._index_path) else {}
-
-    def _load_data(self, name: str) -> Any:
-        if not _sound(self._data_path(name)):
-            raise FileNotFoundError(name)  # the one answer that makes Numba compile
-        return super()._load_data(name)
-
-    @contextmanager
-    def _open_for_write(self, path: str) -> Iterator[IO[bytes]]:
-        content = BytesIO()
-        yield content
-        with super()._open_for_write(path) as file:
-            file.write(content.getvalue())
-            file.write(hashlib.sha256(content.getvalue()).digest())
+    user = os.getuid() if hasattr(os, "getuid") else 0
+    shared = Path(tempfile.gettempdir())
+    given = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    home = given if given.is_absolute() else Path(os.path.expanduser("~/.cache"))
+    candidates = [home / "hisparse-sim", shared / f"hisparse-sim-{user}"]
+    if asked := os.environ.get("NUMBA_CACHE_DIR"):
+        candidates = [Path(asked) / "hisparse-sim"]
+    for folder in candidates:
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            # What lies there is run: in a folder that all may write to, it must be our own.
+            ours = folder.parent != shared or folder.stat().st_uid == user
+            if ours and os.access(folder, os.W_OK | os.X_OK):
+                return folder
+        except OSError:
+            pass  # no home, or one that nobody may write to
+    return None
 
 
-def _sound(path: str) -> bool:
+def _digests(folder: Path) -> dict[str, str]:
+    return {
+        path.relative_to(folder).as_posix(): sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name != _SEAL
+    }
+
+
+def _is_sealed(folder: Path) -> bool:
+    """Return whether all files are there as they were written, and no others."""
     try:
-        content = Path(path).read_bytes()
-    except OSError:
+        sealed = json.loads((folder / _SEAL).read_text(encoding="utf-8"))
+        return bool(sealed) and sealed == _digests(folder)
+    except (OSError, ValueError):
         return False
-    data, digest = content[:-_DIGEST_BYTES], content[-_DIGEST_BYTES:]
-    return hashlib.sha256(data).digest() == digest
+
+
+def _seal(folder: Path) -> None:
+    """Write the digests of all files, in one step."""
+    text = json.dumps(_digests(folder))
+    with tempfile.NamedTemporaryFile("w", dir=folder, suffix=_SEAL, delete=False) as file:
+        file.write(text)
+    os.replace(file.name, folder / _SEAL)
+
+
+def _empty(folder: Path) -> None:
+    """Make the folder anew, and remove its old neighbours."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    oldest = time.time() - _KEPT_DAYS * 86400
+    for other in folder.parent.iterdir():
+        if other.stat().st_mtime < oldest:
+            shutil.rmtree(other, ignore_errors=True)

@@ -97,22 +97,14 @@ class Bench:
 
     def swap_in(self, kernel: str, rows: Any, **options: Any) -> None:
         """Launch one swap-in for the demanded positions int32 [batch, top_k]."""
-        pools = self.pools
         get_kernel(kernel).swap_in(
             top_k_tokens=rows,
-            device_buffer_tokens=pools.tokens[0],
-            host_cache_locs=pools.host_locs,
-            device_buffer_locs=pools.locs[0],
-            host_cache=pools.host[0],
-            device_buffer=pools.device[0],
             top_k_device_locs=self.out,
             req_pool_indices=self.request,
             seq_lens=self.seq_lens,
-            lru_slots=pools.order[0],
-            item_size_bytes=pools.entry_bytes,
             num_top_k=self.top_k,
-            hot_buffer_size=self.buffer,
             num_real_reqs=self.real,
+            **self.pools.arguments(0),
             **options,
         )
 

@@ -39,7 +39,7 @@ from hisparse_sim.gpu_replay.harness.timing import (
 from hisparse_sim.gpu_replay.kernels import get_kernel
 from hisparse_sim.gpu_replay.kernels.build import require_gpu
 from hisparse_sim.gpu_replay.kernels.kernel import PAGE
-from hisparse_sim.gpu_replay.kernels.native import ANY_SIZES, load_native
+from hisparse_sim.gpu_replay.kernels.native_library import ANY_SIZES, load_native
 
 WINDOW_US = 60_000.0  # a measurement lasts so long at least: starts that differ do not count
 MOST_REPLAYS = 900  # what the driver queues before it makes the host wait

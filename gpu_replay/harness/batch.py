@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from hisparse_sim.gpu_replay.kernels.kernel import Kernel
 from hisparse_sim.traces import Demand, Part, Trace
 
 Ints = NDArray[np.int32]
@@ -108,3 +109,26 @@ def make_batch(
     cells = tuple(tuple(read[part] for part in layer) for layer in grid)
     shortest = min(demand.rows for demand in read.values())
     return Batch(cells, min(shortest, steps or shortest), note)
+
+
+def check_rows(kernel: Kernel, batch: Batch, buffer: int, top_k: int) -> None:
+    """Raise ValueError for rows that the buffer, the row table or the kernel cannot take."""
+    widest = batch.widest_row
+    if not widest <= top_k <= buffer <= 32767:
+        raise ValueError(
+            f"a step demands up to {widest} positions: need {widest} <= top_k <= buffer <= 32767, "
+            f"got top_k {top_k} and buffer {buffer}"
+        )
+    if kernel.pads_rows:
+        return
+    for layer in batch.cells:
+        for cell in layer:
+            counts = np.diff(cell.offsets[: batch.steps + 1])
+            short = (counts < top_k) & (cell.seq_len[: batch.steps] > buffer)
+            if short.any():
+                step = int(cell.step[int(np.argmax(short))])
+                raise ValueError(
+                    f"the {kernel.name} kernel reads top_k = {top_k} positions from every request "
+                    f"longer than the buffer, but {cell.request}, layer {cell.layer}, step {step} "
+                    "demands fewer; use `kernel` native"
+                )

@@ -60,7 +60,7 @@ def pinned_memory(size: int, path: str | None = None) -> Any:
     if code:
         raise GpuError(
             f"the shared host pool of {size / 1e9:.1f} GB could not be pinned (CUDA error {code}): "
-            "a smaller --batch needs less"
+            "a smaller `batch` needs less"
         )
     return memory
 

@@ -46,6 +46,19 @@ class Pools:
     entry_bytes: int
     buffer: int
 
+    def arguments(self, layer: int) -> dict[str, Any]:
+        """What a swap-in of that layer takes of the pools, by the engine's names."""
+        return {
+            "device_buffer_tokens": self.tokens[layer],
+            "host_cache_locs": self.host_locs,
+            "device_buffer_locs": self.locs[layer],
+            "host_cache": self.host[layer],
+            "device_buffer": self.device[layer],
+            "lru_slots": self.order[layer],
+            "item_size_bytes": self.entry_bytes,
+            "hot_buffer_size": self.buffer,
+        }
+
 
 def make_pools(
     lengths: list[int],

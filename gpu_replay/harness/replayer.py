@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hisparse_sim.gpu_replay.harness.batch import Batch
+from hisparse_sim.gpu_replay.harness.batch import Batch, check_rows
 from hisparse_sim.gpu_replay.kernels.build import GpuError, import_torch
 from hisparse_sim.gpu_replay.kernels.kernel import PAGE, Kernel
 from hisparse_sim.gpu_replay.harness.pools import make_pools
@@ -60,7 +60,7 @@ class Replayer:
         device: str = "cuda",
     ) -> None:
         torch = import_torch()
-        _check_rows(kernel, batch, buffer, top_k)
+        check_rows(kernel, batch, buffer, top_k)
         self.kernel, self.batch = kernel, batch
         self.buffer, self.top_k, self.check = buffer, top_k, check
         rows = batch.size + padding
@@ -153,19 +153,12 @@ class Replayer:
             }
         self.kernel.swap_in(
             top_k_tokens=self.top_k_tokens[layer],
-            device_buffer_tokens=self.pools.tokens[layer],
-            host_cache_locs=self.pools.host_locs,
-            device_buffer_locs=self.pools.locs[layer],
-            host_cache=self.pools.host[layer],
-            device_buffer=self.pools.device[layer],
             top_k_device_locs=self.out[layer],
             req_pool_indices=self.request,
             seq_lens=self.seq_lens[layer],
-            lru_slots=self.pools.order[layer],
-            item_size_bytes=self.pools.entry_bytes,
             num_top_k=self.top_k,
-            hot_buffer_size=self.buffer,
             num_real_reqs=self.real,
+            **self.pools.arguments(layer),
             **plan,
         )
         if plan:
@@ -287,25 +280,3 @@ def _compare(what: str, actual: NDArray[Any], wanted: NDArray[Any]) -> None:
             f"{what}: {len(differs)} values differ, first at {[int(i) for i in at]}: "
             f"GPU {int(actual[at])}, simulator {int(wanted[at])}"
         )
-
-
-def _check_rows(kernel: Kernel, batch: Batch, buffer: int, top_k: int) -> None:
-    widest = batch.widest_row
-    if not widest <= top_k <= buffer <= 32767:
-        raise ValueError(
-            f"a step demands up to {widest} positions: need {widest} <= top_k <= buffer <= 32767, "
-            f"got top_k {top_k} and buffer {buffer}"
-        )
-    if kernel.pads_rows:
-        return
-    for layer in batch.cells:
-        for cell in layer:
-            counts = np.diff(cell.offsets[: batch.steps + 1])
-            short = (counts < top_k) & (cell.seq_len[: batch.steps] > buffer)
-            if short.any():
-                step = int(cell.step[int(np.argmax(short))])
-                raise ValueError(
-                    f"the {kernel.name} kernel reads top_k = {top_k} positions from every request "
-                    f"longer than the buffer, but {cell.request}, layer {cell.layer}, step {step} "
-                    "demands fewer; use --kernel native"
-                )

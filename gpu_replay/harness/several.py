@@ -44,8 +44,8 @@ def choose_devices(gpus: int, present: int, oversubscribe: bool = False) -> list
         raise ValueError(f"at least one GPU must take part, got {gpus}")
     if present < 1 or (gpus > present and not oversubscribe):
         raise GpuError(
-            f"{gpus} GPUs were asked for and this machine shows {present}: lower --gpus, or try it "
-            "out with several processes on one GPU by --oversubscribe"
+            f"{gpus} GPUs were asked for and this machine shows {present}: lower `gpus`, or try it "
+            "out with several processes on one GPU by `oversubscribe`"
         )
     return [rank % present for rank in range(gpus)]
 

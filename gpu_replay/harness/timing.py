@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hisparse_sim.gpu_replay.kernels.build import require_gpu
-from hisparse_sim.gpu_replay.kernels.native import ANY_SIZES, Library, load_native
+from hisparse_sim.gpu_replay.kernels.native_library import ANY_SIZES, Library, load_native
 
 Samples = NDArray[np.float64]
 

@@ -8,19 +8,17 @@ Inside a running SGLang it is tried with one line, before the server starts::
     )
 """
 
-import ctypes
 import functools
-from pathlib import Path
 from typing import Any
 
-from hisparse_sim.gpu_replay.kernels.build import GpuError, build_library, require_gpu
+from hisparse_sim.gpu_replay.kernels.build import require_gpu
 from hisparse_sim.gpu_replay.kernels.kernel import Kernel, check_tensor
-
-SOURCE = Path(__file__).with_name("native.cu")
-HEADERS = tuple(SOURCE.with_name(name) for name in ("pieces.cuh", "swap_in.cuh"))
-
-# Sizes of a library that is only wanted for what does not depend on them.
-ANY_SIZES = (1, 1, 16)
+from hisparse_sim.gpu_replay.kernels.native_library import (
+    Planned,
+    SwapIn,
+    check_sizes,
+    load_native,
+)
 
 # Thread blocks that copy one plan: beyond this the link, not the grid, sets the pace.
 PLANNED_BLOCKS = 32
@@ -29,105 +27,6 @@ PLANNED_BLOCKS = 32
 # find room at once (128 in clusters of four did not on an H200).
 MAX_CLUSTER = 8
 BLOCKS_IN_ALL = 64
-
-
-class _SwapIn(ctypes.Structure):
-    _fields_ = [
-        *((name, ctypes.c_void_p) for name in (
-            "top_k", "tokens", "locs", "host_locs", "order", "out", "request", "seq_len", "real",
-            "host", "device", "plan_source", "plan_target", "plan_count",
-        )),
-        *((name, ctypes.c_int64) for name in (
-            "top_k_stride", "tokens_stride", "locs_stride", "host_stride", "order_stride",
-            "out_stride", "plan_stride",
-        )),
-        *((name, ctypes.c_int32) for name in (
-            "batch", "cluster", "wide_request", "wide_seq_len", "skip_io",
-        )),
-    ]  # fmt: skip
-
-
-class _Planned(ctypes.Structure):
-    _fields_ = [
-        *((name, ctypes.c_void_p) for name in (
-            "source", "target", "count", "real", "host", "device",
-        )),
-        ("stride", ctypes.c_int64),
-        *((name, ctypes.c_int32) for name in ("batch", "blocks", "skip_io")),
-    ]  # fmt: skip
-
-
-def check_sizes(top_k: int, buffer: int, entry_bytes: int) -> None:
-    """Raise ValueError for a size that the kernel cannot take."""
-    if not 1 <= top_k <= buffer <= 32767:
-        raise ValueError(
-            f"the buffer must hold top_k = {top_k} slots or more and at most 32767, got {buffer}"
-        )
-    if entry_bytes < 16 or entry_bytes % 16:
-        raise ValueError(
-            f"the native kernel moves items in 16-byte pieces; {entry_bytes} bytes do not divide"
-        )
-
-
-def compile_native(top_k: int, buffer: int, entry_bytes: int, arch: str) -> Path:
-    """Path of the library for these sizes, built if need be (seconds). Needs nvcc, no GPU."""
-    check_sizes(top_k, buffer, entry_bytes)
-    sizes = [f"-DTOP_K={top_k}", f"-DBUFFER={buffer}", f"-DENTRY_BYTES={entry_bytes}"]
-    name = f"native-{top_k}-{buffer}-{entry_bytes}"
-    return build_library(
-        name,
-        SOURCE.read_text(),
-        arch=arch,
-        flags=["-std=c++17", f"-I{SOURCE.parent}", *sizes],
-        depends=HEADERS,
-    )
-
-
-class Library:
-    """One compiled native.cu on one device."""
-
-    def __init__(self, path: Path, device: int) -> None:
-        self._library = ctypes.CDLL(str(path))
-        self._library.hs_error.restype = ctypes.c_char_p
-        self._check(self._library.hs_prepare(device))
-
-    def _check(self, code: int) -> None:
-        if code:
-            reason = self._library.hs_error(code).decode()
-            needs = self._library.hs_shared_bytes()
-            raise GpuError(
-                f"the native kernel could not be launched: {reason} "
-                f"(it wants {needs} bytes of shared memory per block; "
-                "host_cache must be pinned memory)"
-            )
-
-    def swap_in(self, arguments: _SwapIn, stream: int) -> None:
-        self._check(self._library.hs_swap_in(ctypes.byref(arguments), ctypes.c_void_p(stream)))
-
-    def copy_planned(self, arguments: _Planned, stream: int) -> None:
-        self._check(self._library.hs_copy_planned(ctypes.byref(arguments), ctypes.c_void_p(stream)))
-
-    def pci_address(self, device: int) -> str:
-        """Where the device sits on the PCI bus, such as 0000:1b:00.0."""
-        address = ctypes.create_string_buffer(32)
-        self._check(self._library.hs_pci_address(device, address, len(address)))
-        return address.value.decode().lower()
-
-    def empty(self, stream: int) -> None:
-        """Launch a kernel that does nothing: what a launch and its timing cost."""
-        self._check(self._library.hs_empty(ctypes.c_void_p(stream)))
-
-    def delay(self, us: float, stream: int) -> None:
-        """Keep the stream busy for some microseconds."""
-        self._check(self._library.hs_delay(ctypes.c_int64(int(us * 1e3)), ctypes.c_void_p(stream)))
-
-
-@functools.cache
-def load_native(top_k: int, buffer: int, entry_bytes: int, device: int) -> Library:
-    """The library for these sizes on that device, built and loaded on first use."""
-    torch = require_gpu()
-    major, minor = torch.cuda.get_device_capability(device)
-    return Library(compile_native(top_k, buffer, entry_bytes, f"{major}{minor}"), device)
 
 
 @functools.cache
@@ -222,7 +121,7 @@ def load_cache_to_device_buffer_mla(
         raise ValueError("rows of lru_slots must start at a multiple of 4 bytes")
     check_tensor("req_pool_indices", req_pool_indices, ["int32", "int64"], [batch])
     check_tensor("seq_lens", seq_lens, ["int32", "int64"], [batch])
-    arguments = _SwapIn(
+    arguments = SwapIn(
         top_k=top_k_tokens.data_ptr(),
         tokens=device_buffer_tokens.data_ptr(),
         locs=device_buffer_locs.data_ptr(),
@@ -287,7 +186,7 @@ def copy_cache_planned_mla(
     device = miss_src.device.index
     # The kernel's decisions play no part here, so their sizes are the smallest.
     library = load_native(1, 1, item_size_bytes, device)
-    arguments = _Planned(
+    arguments = Planned(
         source=miss_src.data_ptr(),
         target=miss_dst.data_ptr(),
         count=miss_count.data_ptr(),

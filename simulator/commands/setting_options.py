@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from importlib.metadata import version
 from pathlib import Path
@@ -11,7 +12,14 @@ import click
 
 from hisparse_sim.simulator.serving.engines import ENGINES, NEWEST, load_engine
 from hisparse_sim.simulator.serving.scenario import Scenario
-from hisparse_sim.traces.commands.options import combined, in_options, open_traces, provenance_option
+from hisparse_sim.traces.commands.options import (
+    combined,
+    in_options,
+    open_traces,
+    provenance_option,
+    quiet_option,
+)
+from hisparse_sim.traces.commands.values import Name, Number
 from hisparse_sim.traces.terminal import note
 
 if TYPE_CHECKING:
@@ -20,6 +28,40 @@ if TYPE_CHECKING:
     from hisparse_sim.simulator.serving.missing import Origin
     from hisparse_sim.traces import Trace
 
+
+def known_profiles(section: str) -> Callable[[], Iterable[str]]:
+    """Return a function that names the shipped profiles: of models, hardware or links."""
+
+    def names() -> Iterable[str]:
+        from hisparse_sim.simulator.serving.profiles import read_profiles
+
+        return read_profiles(section)
+
+    return names
+
+
+def known_policies() -> Iterable[str]:
+    """Return the names of all policies."""
+    from hisparse_sim.policies import ALIASES, POLICIES
+
+    return (*POLICIES, *ALIASES)
+
+
+def policy_name(text: str) -> str:
+    """Return the name that results give a policy: belady for min, which is the same."""
+    from hisparse_sim.policies import ALIASES
+
+    return ALIASES.get(text.lower(), text)
+
+
+policy_option = click.option(
+    "--policy",
+    type=Name(known_policies),
+    callback=lambda ctx, parameter, given: policy_name(given),
+    default="lru",
+    show_default=True,
+    help="The engine's own is lru.",
+)
 kv_dtype_option = click.option(
     "--kv-dtype",
     type=click.Choice(["bf16", "fp8", "fp8-raw"]),
@@ -55,6 +97,7 @@ def engine_option(default: str = NEWEST.name) -> Callable[[Any], Any]:
     return combined(
         click.option(
             "--engine",
+            type=Name(lambda: ENGINES),
             metavar="RELEASE",
             callback=chosen,
             help=f"{next(iter(ENGINES))} to {NEWEST.name}: memory and admission rules."
@@ -74,12 +117,52 @@ def engine_option(default: str = NEWEST.name) -> Callable[[Any], Any]:
 trace_options = combined(
     click.option("--trace", "traces", multiple=True, help="Trace to replay.  [default: sample]"),
     provenance_option,
-    click.option("--quiet", is_flag=True, help="No progress and no notes on stderr."),
+    quiet_option,
+)
+
+
+_UNITS = {"GiB": 1.0, "TiB": 1024.0, "GB": 1e9 / (1 << 30), "TB": 1e12 / (1 << 30)}
+
+
+def in_gib(_: click.Context, __: click.Parameter, value: str | None) -> float | None:
+    """A size with its unit, such as 512GiB or 2TB, in GiB."""
+    if value is None:
+        return None
+    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?(GiB|TiB|GB|TB)", value)
+    if found is None or not float(found[1]):
+        raise click.BadParameter(f"{value!r} is no size such as 512GiB or 2TB")
+    return float(found[1]) * _UNITS[found[2]]
+
+
+host_options = combined(
+    click.option(
+        "--host-memory",
+        "host_memory_gib",
+        metavar="SIZE",
+        callback=in_gib,
+        help="Host memory of the machine, all GPUs together, such as 512GiB or 2TB."
+        "  [default: the profile's]",
+    ),
+    click.option(
+        "--host-gib",
+        type=POSITIVE,
+        help="Host memory for the pool of one GPU.  [default: its share of the machine's]",
+    ),
 )
 deployment_options = combined(
-    click.option("--model", default=Scenario.model, show_default=True, help="Model profile."),
     click.option(
-        "--hardware", default=Scenario.hardware, show_default=True, help="Machine profile."
+        "--model",
+        type=Name(known_profiles("models")),
+        default=Scenario.model,
+        show_default=True,
+        help="Model profile.",
+    ),
+    click.option(
+        "--hardware",
+        type=Name(known_profiles("hardware")),
+        default=Scenario.hardware,
+        show_default=True,
+        help="Machine profile.",
     ),
     click.option(
         "--layout",
@@ -99,7 +182,12 @@ deployment_options = combined(
     click.option(
         "--device-pool-gib", type=POSITIVE, help="GPU memory for KV.  [default: what is left]"
     ),
-    click.option("--host-gib", type=POSITIVE, help="Host memory a GPU.  [default: the machine's]"),
+    click.option(
+        "--max-total-tokens",
+        type=click.IntRange(1),
+        help="Most tokens of a rank's pool, as the engine's option.",
+    ),
+    host_options,
     engine_option(),
     click.option(
         "--early-stops",
@@ -111,14 +199,14 @@ deployment_options = combined(
     ),
     click.option(
         "--max-running-requests",
-        type=click.IntRange(1),
+        type=Number(1),
         default=Scenario.max_running_requests,
         show_default=True,
         help="Over all ranks.",
     ),
     click.option(
         "--chunked-prefill-size",
-        type=click.IntRange(64),
+        type=Number(64),
         default=Scenario.chunked_prefill_size,
         show_default=True,
         help="Over all ranks.",
@@ -132,14 +220,14 @@ deployment_options = combined(
     ),
     click.option(
         "--prompt",
-        type=click.IntRange(1),
+        type=Number(1),
         default=Scenario.prompt,
         show_default=True,
-        help="Tokens.",
+        help="Tokens; k counts 1,024: 64k is 65,536.",
     ),
     click.option(
         "--output-len",
-        type=click.IntRange(1),
+        type=Number(1),
         default=Scenario.output_len,
         show_default=True,
         help="Tokens.",

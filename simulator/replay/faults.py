@@ -7,6 +7,7 @@ happen are told apart here, by looking at the policy first and at Numba's text s
 import inspect
 import re
 from difflib import get_close_matches
+from functools import cache
 from linecache import getline
 from pathlib import Path
 from typing import Any, NoReturn
@@ -25,8 +26,9 @@ _PLACE = re.compile(r'File "([^"]+)", line (\d+)')
 _NOT_THEIRS = ("kernel.py", "per_token.py")
 
 
-def check_policy(policy: Policy, state: Any) -> None:
-    """Raise PolicyError for a step that is no hook, or a state that compiled code cannot take."""
+@cache
+def check_step(policy: Policy) -> None:
+    """Raise PolicyError for a step that is no hook, or takes other arguments."""
     of = f"policy {policy.name!r}"
     if not is_hook(policy.step):
         name = getattr(policy.step, "__name__", "its step")
@@ -34,6 +36,11 @@ def check_policy(policy: Policy, state: Any) -> None:
     wanted = len(inspect.signature(policy.step).parameters)
     if wanted != 3:
         raise PolicyError(f"{of}: its step takes {wanted} arguments, expected (state, step, now)")
+
+
+def check_state(policy: Policy, state: Any) -> None:
+    """Raise PolicyError for a state that compiled code cannot take."""
+    of = f"policy {policy.name!r}"
     fields = getattr(state, "_fields", None)
     if not isinstance(state, tuple) or fields is None:
         raise PolicyError(

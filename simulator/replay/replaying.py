@@ -5,7 +5,6 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from operator import index
-from os import PathLike
 
 import numpy as np
 import numpy.typing as npt
@@ -14,11 +13,11 @@ from numba.core.errors import NumbaError
 
 from hisparse_sim.policies import Policy, PolicyError, Setup, get_policy
 from hisparse_sim.simulator.replay.coverage import Covered, coverage
-from hisparse_sim.simulator.replay.faults import check_policy, refuse
+from hisparse_sim.simulator.replay.faults import check_state, check_step, refuse
 from hisparse_sim.simulator.replay.kernel import Output, Rows, compiled, next_accesses
 from hisparse_sim.simulator.replay.metrics import tidy_row, tidy_rows
-from hisparse_sim.traces.notebook import shown
 from hisparse_sim.traces import Demand, OneTrace, Trace, TraceError, as_trace
+from hisparse_sim.traces.notebook import shown
 
 STARTS = ("staged", "direct")
 MAX_BUFFER_SIZE = 32767  # the engine holds slot ids in int16
@@ -173,7 +172,8 @@ def replay_part(
                 first_access=first_access,
             )
         )
-        check_policy(policy, state)
+        check_step(policy)
+        check_state(policy, state)
         try:
             total = compiled(policy)(rows, first, slot, token, state, output)
         except NumbaError as error:

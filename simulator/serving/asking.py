@@ -42,6 +42,10 @@ class Planned(Plan):
     origin: Origin  # of the misses
     notes: tuple[str, ...]  # what a reader must know, a sentence each
 
+    def document(self, every: bool = False) -> dict[str, Any]:
+        """Everything, with what it rests on."""
+        return super().document(every) | {"assumptions": list(self.setting.assumptions())}
+
     def _repr_html_(self) -> str:
         title = "No plan"
         if self.best is not None:
@@ -109,15 +113,14 @@ def plan(
 def check_config(
     config: str, *, concurrency: int = DEFAULT_CONCURRENCY, **scenario: Any
 ) -> list[Finding]:
-    """What is wrong with a --hisparse-config (JSON) for a deployment and load; empty: nothing.
+    """What is wrong with a --hisparse-config (JSON) for a deployment and load, and what it is worth.
 
-    `scenario`: fields of `Scenario`.
+    `scenario`: fields of `Scenario`. No finding of severity error: the engine starts with it.
     """
     asked = scenario_of(scenario)
-    setting = asked.resolve("hisparse", get_policy("lru")).setting
-    return config_check.check_config(
-        config, setting, Aim(asked.prompt, asked.output_len, concurrency)
-    )
+    setting, misses_of, _, _ = asked.resolve("hisparse", get_policy("lru"))
+    aim = Aim(asked.prompt, asked.output_len, concurrency)
+    return config_check.check_config(config, setting, aim, misses_of)
 
 
 def serve(

@@ -2,29 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from reprlib import repr as clipped
+from typing import Any
 
 import pandas as pd
 
-from hisparse_sim.simulator.serving.deployment import shortages
-from hisparse_sim.simulator.serving.memory import MAX_BUFFER, PAGE_TOKENS
+from hisparse_sim.simulator.serving.deployment import RESERVE
+from hisparse_sim.simulator.serving.engines import NEWEST, Engine
+from hisparse_sim.simulator.serving.lengths import CUT, check_length
+from hisparse_sim.simulator.serving.memory import MAX_BUFFER, PAGE_TOKENS, pages
+from hisparse_sim.simulator.serving.missing import MissesOf
 from hisparse_sim.simulator.serving.models import Model
-from hisparse_sim.simulator.serving.plan import Aim
+from hisparse_sim.simulator.serving.plan import Aim, make_plan
 from hisparse_sim.simulator.serving.prediction import Setting
+from hisparse_sim.simulator.serving.shortages import shortages
 from hisparse_sim.traces.documents import parse_json
 from hisparse_sim.traces.errors import TraceError
 
-CONFIG_KEYS = ("top_k", "device_buffer_size", "host_to_device_ratio", "swap_in_block_size")
+MOST_THREADS = 1024  # of a swap-in block; what releases ran that do not read swap_in_block_size
+DEFAULTS = {  # of the keys that HiSparse uses; the buffer's is twice the top_k given
+    "top_k": 2048,
+    "device_buffer_size": 4096,
+    "host_to_device_ratio": 2,
+    "swap_in_block_size": 960,
+}
+UNUSED = ("algorithm", "backend", "min_sparse_prompt_len", "page_size")  # parsed, without effect
 _MOST_UNKNOWN = 20  # keys that are named
+ERROR, WARNING, NOTE = "error", "warning", "note"
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing wrong with a configuration: an error stops the engine, a warning costs."""
+    """One thing to know of a configuration: an error stops the engine or the requests, a warning
+    costs, a note informs."""
 
-    severity: str  # error or warning
+    severity: str  # error, warning or note
     text: str
 
 
@@ -35,59 +49,101 @@ def as_rows(findings: Iterable[Finding]) -> pd.DataFrame:
     )
 
 
-def read_config(text: str, model: Model) -> tuple[dict[str, int], list[Finding]]:
-    """A --hisparse-config with the engine's defaults filled in, and what is wrong with it."""
+def read_config(
+    text: str, model: Model, engine: Engine = NEWEST
+) -> tuple[dict[str, int], list[Finding]]:
+    """A --hisparse-config with the engine's defaults filled in, and what is wrong with it.
+
+    As the engine reads it (mem_cache/sparsity/factory.py): keys that it does not know are ignored
+    without a word, and the top-k is the model's. Raises ValueError for what is no such JSON object.
+    """
     try:
         given = parse_json(text, "the configuration")
     except TraceError as error:
         raise ValueError(str(error)) from None
     if not isinstance(given, dict):
         raise ValueError("the configuration must be a JSON object")
-    findings = []
-    unknown = sorted(set(given) - set(CONFIG_KEYS))
-    known = ", ".join(CONFIG_KEYS)
-    for key in unknown[:_MOST_UNKNOWN]:
-        findings.append(Finding("error", f"unknown key {clipped(key)}; known: {known}"))
-    if unknown[_MOST_UNKNOWN:]:
-        findings.append(Finding("error", f"{len(unknown[_MOST_UNKNOWN:])} more unknown keys"))
-    top_k = given.get("top_k", 2048)
-    config = {
-        "top_k": top_k,
-        "device_buffer_size": given.get(
-            "device_buffer_size", 2 * top_k if isinstance(top_k, int) else 4096
-        ),
-        "host_to_device_ratio": given.get("host_to_device_ratio", 2),
-        "swap_in_block_size": given.get("swap_in_block_size", 960),
-    }
+    top_k = given.get("top_k", DEFAULTS["top_k"])
+    config = DEFAULTS | {"device_buffer_size": 2 * top_k if isinstance(top_k, int) else 0}
+    config |= {key: given[key] for key in DEFAULTS if key in given}
     for key, value in config.items():
         if isinstance(value, bool) or not isinstance(value, int):
             raise ValueError(f"{key} must be a whole number, not {clipped(value)}")
-    size = config["device_buffer_size"]
-    if config["top_k"] != model.top_k:
-        findings.append(
-            Finding("error", f"top_k {config['top_k']} is not the {model.top_k} of {model.name}")
-        )
-    if size < config["top_k"]:
-        findings.append(Finding("error", f"device_buffer_size {size} is below top_k"))
-    if size > MAX_BUFFER:
-        findings.append(Finding("error", f"device_buffer_size {size} is above {MAX_BUFFER}"))
-    if size % PAGE_TOKENS:
-        findings.append(
-            Finding("error", f"device_buffer_size {size} is no multiple of the page, {PAGE_TOKENS}")
-        )
-    if config["host_to_device_ratio"] < 1:
-        findings.append(Finding("error", "host_to_device_ratio must be at least 1"))
-    if not 1 <= config["swap_in_block_size"] <= 1024:
-        findings.append(Finding("error", "swap_in_block_size must be between 1 and 1024"))
+    findings = list(_keys(given, engine))
+    if not engine.reads_block_size:
+        config["swap_in_block_size"] = MOST_THREADS
+    findings += _values(config, model)
     return config, findings
 
 
-def check_config(text: str, setting: Setting, aim: Aim) -> list[Finding]:
-    """What is wrong with a --hisparse-config for this deployment and load; empty: nothing."""
-    config, findings = read_config(text, setting.deployment.model)
-    if any(finding.severity == "error" for finding in findings):
-        return findings
-    wanted = -(-aim.concurrency // setting.ranks)
+def _keys(given: Mapping[str, Any], engine: Engine) -> Iterator[Finding]:
+    """Notes on keys without effect."""
+    for key in UNUSED:
+        if key in given:
+            yield Finding(NOTE, f"{key}: the engine reads it, HiSparse does not use it")
+    if "swap_in_block_size" in given and not engine.reads_block_size:
+        yield Finding(
+            NOTE, f"swap_in_block_size: {engine.name} ignores it and runs {MOST_THREADS} threads"
+        )
+    unknown = sorted(set(given) - set(DEFAULTS) - set(UNUSED))
+    known = ", ".join(DEFAULTS)
+    for key in unknown[:_MOST_UNKNOWN]:
+        yield Finding(
+            NOTE, f"unknown key {clipped(key)}: the engine ignores it silently; it uses {known}"
+        )
+    if unknown[_MOST_UNKNOWN:]:
+        yield Finding(NOTE, f"{len(unknown[_MOST_UNKNOWN:])} more unknown keys")
+
+
+def _values(config: Mapping[str, int], model: Model) -> Iterator[Finding]:
+    """Errors in what the keys say, and a warning of a top_k that has no effect."""
+    size, top_k = config["device_buffer_size"], config["top_k"]
+    if top_k != model.top_k:
+        yield Finding(
+            WARNING,
+            f"top_k {top_k} is not the {model.top_k} of {model.name}, which the engine uses instead",
+        )
+    if size < max(top_k, model.top_k):
+        yield Finding(ERROR, f"device_buffer_size {size} is below top_k")
+    if size > MAX_BUFFER:
+        yield Finding(ERROR, f"device_buffer_size {size} is above {MAX_BUFFER}")
+    if size % PAGE_TOKENS:
+        yield Finding(
+            ERROR, f"device_buffer_size {size} is no multiple of the page, {PAGE_TOKENS}"
+        )
+    if config["host_to_device_ratio"] < 1:
+        yield Finding(ERROR, "host_to_device_ratio must be at least 1")
+    if not 1 <= config["swap_in_block_size"] <= MOST_THREADS:
+        yield Finding(ERROR, f"swap_in_block_size must be between 1 and {MOST_THREADS}")
+
+
+def check_config(
+    text: str, setting: Setting, aim: Aim, misses_of: MissesOf | None = None, policy: str = "lru"
+) -> list[Finding]:
+    """What is wrong with a --hisparse-config for this deployment and load; empty: nothing.
+
+    With `misses_of` it goes on to say, as notes, what was checked, how fast it is and whether it
+    pays, from the same plan as for any other candidate.
+    """
+    deployment = setting.deployment
+    config, findings = read_config(text, deployment.model, deployment.engine)
+    if not _errors(findings):
+        findings += _shortages(config, setting, aim)
+    if not _errors(findings):
+        findings += _lengths(config, setting, aim)
+        findings += _queueing(config, setting, aim, -(-aim.concurrency // setting.ranks))
+    if misses_of is not None:
+        findings.append(Finding(NOTE, _checked(text, config)))
+        if not _errors(findings):
+            findings += _verdict(config, setting, aim, misses_of, policy)
+    return findings
+
+
+def _errors(findings: Iterable[Finding]) -> bool:
+    return any(finding.severity == ERROR for finding in findings)
+
+
+def _shortages(config: Mapping[str, int], setting: Setting, aim: Aim) -> Iterator[Finding]:
     # The scheduler lets in fewer than the pools hold; of a fixed length none grows out of them.
     told_below = {"device pool"}
     if setting.ignore_eos:
@@ -98,26 +154,71 @@ def check_config(text: str, setting: Setting, aim: Aim) -> list[Finding]:
         config["device_buffer_size"],
         aim.prompt,
         aim.output,
-        wanted,
+        -(-aim.concurrency // setting.ranks),
         max(setting.max_running_requests // setting.ranks, 1),
         colocated=not setting.disaggregated,
     ):
         if shortage.what in told_below:
             continue
-        severity = "error" if shortage.what in ("host memory", "length") else "warning"
-        if shortage.what == "GPU reserve" and shortage.when == "at start":
-            severity = "error"
-        findings.append(
-            Finding(
-                severity, f"{shortage.what}, {shortage.when}: {shortage.effect}; {shortage.reason}"
-            )
+        stops = shortage.what in ("host memory", "length") or (
+            shortage.what == RESERVE and shortage.when == "at start"
         )
-    if not any(finding.severity == "error" for finding in findings):
-        findings += _queueing(config, setting, aim, wanted)
-    return findings
+        yield Finding(
+            ERROR if stops else WARNING,
+            f"{shortage.what}, {shortage.when}: {shortage.effect}; {shortage.reason}",
+        )
 
 
-def _queueing(config: dict[str, int], setting: Setting, aim: Aim, wanted: int) -> Iterator[Finding]:
+def _lengths(config: Mapping[str, int], setting: Setting, aim: Aim) -> Iterator[Finding]:
+    """Warnings of outputs that the engine cuts."""
+    pool = setting.deployment.pool_tokens(config["host_to_device_ratio"])
+    length = check_length(aim.prompt, aim.output, pool, setting.deployment.model.context)
+    if length.outcome == CUT:
+        yield Finding(WARNING, f"output cut to {length.output:,} tokens: {length.reason}")
+    spare = pool - pages(aim.prompt) - PAGE_TOKENS - length.output
+    page = setting.deployment.engine.admits_with_page
+    if page and setting.ignore_eos and not setting.disaggregated and spare <= 1:
+        yield Finding(
+            WARNING,
+            f"{setting.deployment.engine.name} may never schedule such a request, nor those behind"
+            f" it: with ignore_eos it admits at most {length.output - 1:,} output tokens beside this"
+            " prompt (read in the source, not run)",
+        )
+
+
+def _checked(text: str, config: Mapping[str, int]) -> str:
+    given = parse_json(text, "the configuration")
+    keys = (
+        f"{key} {value}" + ("" if key in given else " (not given: the engine's default)")
+        for key, value in config.items()
+    )
+    return f"checked: {', '.join(keys)}"
+
+
+def _verdict(
+    config: Mapping[str, int], setting: Setting, aim: Aim, misses_of: MissesOf, policy: str
+) -> Iterator[Finding]:
+    """How fast this pair is beside serving without HiSparse."""
+    if setting.steps is None:
+        yield Finding(NOTE, f"tokens/s not known: {setting.no_steps}")
+        return
+    buffers, ratios = (config["device_buffer_size"],), (config["host_to_device_ratio"],)
+    found = make_plan(setting, aim, misses_of, policy, buffers, ratios)
+    if found.best is None:
+        yield Finding(NOTE, found.reasons[0])
+        return
+    ours, base = found.best, found.baseline
+    pays = "HiSparse pays" if ours["worth_it"] else "serve without HiSparse"
+    without, batch = base["tokens_per_s"], ours["batch"]
+    yield Finding(
+        NOTE,
+        f"{ours['tokens_per_s']:,.0f} tokens/s at {ours['tpot_ms']:.1f} ms a token with"
+        f" {batch} {'request' if batch == 1 else 'requests'}/rank ({ours['limit']}); without HiSparse {without:,.0f}: {pays}"
+        " at this load",
+    )
+
+
+def _queueing(config: Mapping[str, int], setting: Setting, aim: Aim, wanted: int) -> Iterator[Finding]:
     """A warning if the scheduler lets in fewer requests than the load has."""
     one = replace(
         setting,
@@ -129,7 +230,7 @@ def _queueing(config: dict[str, int], setting: Setting, aim: Aim, wanted: int) -
     found, limit = one.resident(aim.prompt, aim.output)
     if found < wanted:
         yield Finding(
-            "warning",
+            WARNING,
             f"{limit}, at admission: about {found} of {wanted} requests/rank run at a time, the"
             " others queue",
         )

@@ -1,4 +1,4 @@
-"""A model on a machine: what weights, reserve and pools take, whether it fits, what runs out when.
+"""A model on a machine: what weights, reserve and pools take, and whether it fits.
 
 Follows the engine (SGLang): the static share of the GPU, `mem_fraction_static`, holds weights and
 the KV pool; what is left over, the reserve, holds activations, CUDA graphs and HiSparse's tables of
@@ -17,16 +17,15 @@ from hisparse_sim.simulator.serving.memory import (
     baseline_pool_tokens,
     capacity,
     device_pool_tokens,
-    device_tokens,
     host_pool_bytes,
     pages,
-    slot_table_bytes,
     unbudgeted_bytes,
 )
 from hisparse_sim.simulator.serving.models import Model
 from hisparse_sim.simulator.serving.steptimes import Layout
 
 RESERVE = "GPU reserve"
+GIB = 1 << 30
 
 # What loading takes beyond the parameters (rotary tables, block scales, allocator). SGLang's log of
 # GLM-5-FP8 with TP 8 says 89.58 GiB, the parameters are 88.99:
@@ -76,6 +75,7 @@ class Deployment:
     host_bytes: int | None = None  # host memory of one GPU's rank
     host_reserve_bytes: int = 10_000_000_000  # of the node's host memory, not for pools
     engine: Engine = NEWEST
+    max_total_tokens: int | None = None  # --max-total-tokens: the most that a pool may have
 
     def __post_init__(self) -> None:
         if not 0 < self.mem_fraction_static < 1:
@@ -87,6 +87,8 @@ class Deployment:
                 f"layout {self.layout.name} needs {self.layout.gpus} GPUs; {self.hardware.name} has"
                 f" {self.hardware.gpus}"
             )
+        if self.max_total_tokens is not None and self.max_total_tokens < 1:
+            raise ValueError(f"max_total_tokens must be at least 1, not {self.max_total_tokens}")
         self.model.entry_bytes(self.kv_dtype)
 
     @property
@@ -116,13 +118,58 @@ class Deployment:
         """Host memory that one GPU's rank may pin. TP ranks hold copies, so each needs its own."""
         if self.host_bytes is not None:
             return self.host_bytes
-        ranks = min(self.layout.gpus, self.hardware.gpus)
-        return (self.hardware.node_host_bytes - self.host_reserve_bytes) // ranks
+        free = self.hardware.node_host_bytes - self.host_reserve_bytes
+        return max(free, 0) // self.ranks_per_host_memory
+
+    @property
+    def ranks_per_host_memory(self) -> int:
+        """Ranks that pin from the memory that `Hardware.node_host_bytes` counts."""
+        return min(self.layout.gpus, self.hardware.gpus)
 
     @property
     def pulling_gpus(self) -> int:
         """GPUs that swap in from one host at once: all ranks reach a layer together."""
         return min(self.layout.gpus, self.hardware.gpus_per_host)
+
+    def check_machine(self) -> None:
+        """Raise ValueError if the pool or the host memory given is more than the machine has."""
+        name, free = self.hardware.name, self.hardware.gpu_bytes - self.hardware.runtime_bytes
+        if self.device_pool_bytes > free:
+            raise ValueError(
+                f"a device pool of {_gib(self.device_pool_bytes)} is more than the {_gib(free)} that"
+                f" a GPU of {name} has"
+            )
+        ranks = self.ranks_per_host_memory
+        asked, there = self.rank_host_bytes * ranks, self.hardware.node_host_bytes
+        if asked > there:
+            raise ValueError(
+                f"{_gib(self.rank_host_bytes)} of host memory for each of {ranks} GPUs are"
+                f" {_gib(asked)}, and {name} has {_gib(there)}: if yours has more, state its total"
+                " as --host-memory"
+            )
+
+    def assumptions(self) -> tuple[str, ...]:
+        """What a result rests on that nobody may have said: machine, memory, engine."""
+        hardware = self.hardware
+        other = f" (or do you mean {hardware.variants}?)" if hardware.variants else ""
+        gpu = hardware.gpu_bytes - hardware.runtime_bytes
+        given = self.pool_bytes is not None
+        room = f"{self.mem_fraction_static:g} of {_gib(gpu)} less {_gib(self.weight_bytes)} of weights"
+        nodes = -(-self.layout.gpus // hardware.gpus)
+        lines = [
+            f"{hardware.name}: {hardware.description}{other}",
+            f"device pool: {_gib(self.device_pool_bytes)} a GPU, {'as given' if given else room}",
+            f"host memory: {_gib(hardware.node_host_bytes)} a node"
+            + (f" in each of {nodes} nodes" if nodes > 1 else "")
+            + f", {_gib(self.rank_host_bytes)} for each GPU's host pool",
+            f"engine: {self.engine.name}",
+        ]
+        if given and self.device_pool_bytes + self.weight_bytes > gpu:
+            lines[1] += (
+                f"; with the {_gib(self.weight_bytes)} of {self.model.name}'s weights that is more"
+                f" than the {_gib(gpu)} of a GPU, so smaller weights are assumed"
+            )
+        return tuple(lines)
 
     def check_weights(self) -> None:
         """Raise ValueError with the figures if the weights leave no room for KV."""
@@ -143,13 +190,19 @@ class Deployment:
             self.device_pool_bytes,
             self.engine,
             disaggregated=disaggregated,
+            most=self.max_total_tokens,
         )
 
     def pool_tokens(self, ratio: int) -> int:
         """P of one rank under HiSparse."""
         self.check_weights()
         return device_pool_tokens(
-            self.model, self.kv_dtype, ratio, self.device_pool_bytes, self.engine
+            self.model,
+            self.kv_dtype,
+            ratio,
+            self.device_pool_bytes,
+            self.engine,
+            most=self.max_total_tokens,
         )
 
     def unbudgeted_bytes(self, ratio: int) -> int:
@@ -173,6 +226,7 @@ class Deployment:
             self.rank_host_bytes,
             output=output,
             engine=self.engine,
+            most=self.max_total_tokens,
         )
         extra = self.unbudgeted_bytes(ratio)
         if extra > self.reserve_bytes:
@@ -188,101 +242,8 @@ class Deployment:
         return self.baseline_tokens(disaggregated) // pages(tokens)
 
 
-@dataclass(frozen=True)
-class Shortage:
-    """One resource that a plan exhausts: what, when, and what the engine then does."""
-
-    what: str
-    when: str
-    effect: str
-    reason: str
-
-
-def shortages(
-    deployment: Deployment,
-    ratio: int,
-    device_buffer_size: int,
-    prompt: int,
-    output: int,
-    requests: int,
-    max_running_requests: int,
-    colocated: bool = True,
-) -> list[Shortage]:
-    """What `requests` on one rank, all decoding together from their first token, run out of.
-
-    Empty if they all finish without a shortage. `max_running_requests` is per rank. Activations and
-    CUDA graphs share the reserve with the slot tables and are not counted: a table that takes more
-    than half of the reserve is reported as a risk.
-    """
-    found = deployment.capacity(ratio, device_buffer_size, prompt + output, output)
-    output = found.output
-    pool, logical = found.pool_tokens, found.logical_tokens
-    out: list[Shortage] = []
-    if found.limit == "host":
-        out.append(Shortage("host memory", "at start", "the engine does not start", found.reason))
-    if found.limit == RESERVE:
-        out.append(Shortage(RESERVE, "at start", "out of GPU memory", found.reason))
-    if found.limit == "length":
-        out.append(Shortage("length", "at admission", "the request is refused", found.reason))
-    tables = (max_running_requests + 1) * slot_table_bytes(
-        deployment.model, device_buffer_size, deployment.engine
-    )
-    reserve = deployment.reserve_bytes - deployment.unbudgeted_bytes(ratio)
-    if tables > reserve:
-        out.append(
-            Shortage(
-                RESERVE,
-                "at start",
-                "out of memory while the slot tables are made",
-                f"{max_running_requests + 1:,} slots take {tables / 1e9:.1f} GB, the reserve has"
-                f" {reserve / 1e9:.1f} GB",
-            )
-        )
-    elif tables > reserve / 2:
-        out.append(
-            Shortage(
-                RESERVE,
-                "in a large prefill",
-                "may run out of memory",
-                f"{max_running_requests + 1:,} slots take {tables / 1e9:.1f} of the"
-                f" {reserve / 1e9:.1f} GB that activations need too",
-            )
-        )
-    held = device_tokens(prompt, device_buffer_size)
-    staged = pages(prompt) if colocated else 0
-    if (requests - 1) * held + max(held, staged) > pool:
-        room = max((pool - max(held, staged)) // held + 1, 0) if pool >= staged else 0
-        out.append(
-            Shortage(
-                "device pool",
-                "at admission",
-                f"only {room} run, the others queue",
-                f"{requests - 1:,} hot buffers of {held:,} tokens and"
-                + (f" a prompt of {prompt:,}" if colocated else " one more")
-                + f" exceed {pool:,} tokens",
-            )
-        )
-    if requests * pages(prompt) > logical:
-        out.append(
-            Shortage(
-                "indexer keys and host pool",
-                "at admission",
-                f"only {logical // pages(prompt)} run, the others queue",
-                f"{requests:,} prompts of {prompt:,} tokens exceed {logical:,} tokens",
-            )
-        )
-    elif requests * pages(prompt + output) > logical:
-        step = logical // requests // 64 * 64 - prompt
-        out.append(
-            Shortage(
-                "indexer keys and host pool",
-                f"at step {step + 1:,} of decode",
-                "requests are retracted and prefilled again",
-                f"{requests:,} requests of {prompt + step + 1:,} tokens need another page each, the"
-                f" pool has {logical:,} tokens",
-            )
-        )
-    return out
+def _gib(bytes_: int) -> str:
+    return f"{bytes_ / GIB:,.1f} GiB"
 
 
 def pinned_bytes(deployment: Deployment, ratio: int) -> int:

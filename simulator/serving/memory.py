@@ -31,17 +31,27 @@ def _budgeted_entry_bytes(model: Model, kv_dtype: str, engine: Engine) -> int:
     return model.entry_bytes(kv_dtype if as_stored else "fp8-raw")
 
 
-def _whole_pages(pool_bytes: int, token_bytes: int) -> int:
-    return pool_bytes // token_bytes // PAGE_TOKENS * PAGE_TOKENS
+def _whole_pages(pool_bytes: int, token_bytes: int, most: int | None) -> int:
+    tokens = pool_bytes // token_bytes
+    return (tokens if most is None else min(tokens, most)) // PAGE_TOKENS * PAGE_TOKENS
 
 
 def device_pool_tokens(
-    model: Model, kv_dtype: str, ratio: int, pool_bytes: int, engine: Engine = NEWEST
+    model: Model,
+    kv_dtype: str,
+    ratio: int,
+    pool_bytes: int,
+    engine: Engine = NEWEST,
+    *,
+    most: int | None = None,
 ) -> int:
-    """P: tokens in the device pool under HiSparse, as the engine sizes it for `pool_bytes`."""
+    """P: tokens in the device pool under HiSparse, as the engine sizes it for `pool_bytes`.
+
+    `most`: --max-total-tokens, which only lowers it.
+    """
     keys = model.indexer_key_bytes * (ratio if engine.budgets_every_key else 1)
     entry = _budgeted_entry_bytes(model, kv_dtype, engine)
-    return _whole_pages(pool_bytes, model.layers * (entry + keys))
+    return _whole_pages(pool_bytes, model.layers * (entry + keys), most)
 
 
 def baseline_pool_tokens(
@@ -51,11 +61,12 @@ def baseline_pool_tokens(
     engine: Engine = NEWEST,
     *,
     disaggregated: bool = False,
+    most: int | None = None,
 ) -> int:
-    """Tokens that the same bytes hold without HiSparse: every item and key on the GPU."""
+    """Tokens that the same bytes hold without HiSparse: every entry and key on the GPU."""
     entry = _budgeted_entry_bytes(model, kv_dtype, engine)
     keys = _baseline_key_bytes(model, engine, disaggregated)
-    return _whole_pages(pool_bytes, model.layers * entry + keys)
+    return _whole_pages(pool_bytes, model.layers * entry + keys, most)
 
 
 def _baseline_key_bytes(model: Model, engine: Engine, disaggregated: bool) -> int:
@@ -186,6 +197,7 @@ def capacity(
     *,
     output: int = 0,
     engine: Engine = NEWEST,
+    most: int | None = None,
 ) -> Capacity:
     """Requests of `tokens` that decode together on one GPU under HiSparse.
 
@@ -193,8 +205,8 @@ def capacity(
     engine cuts (see lengths.py) makes the request shorter. `device_pool_bytes` is what the engine
     has left for KV on the GPU and `host_bytes` the host memory of this GPU's rank. Counts every
     request at its full length, so none is retracted. The host pool is pinned whole at start: if it
-    does not fit, the engine does not start and no request runs. Raises ValueError for arguments
-    that the engine refuses.
+    does not fit, the engine does not start and no request runs. `most`: --max-total-tokens. Raises
+    ValueError for arguments that the engine refuses.
     """
     check_buffer(model, device_buffer_size)
     for name, value in (("ratio", ratio), ("tokens", tokens)):
@@ -207,7 +219,9 @@ def capacity(
     entry = model.entry_bytes(kv_dtype)
 
     def pool_at(any_ratio: int) -> int:
-        return device_pool_tokens(model, kv_dtype, any_ratio, device_pool_bytes, engine)
+        return device_pool_tokens(
+            model, kv_dtype, any_ratio, device_pool_bytes, engine, most=most
+        )
 
     pool = pool_at(ratio)
     logical = pool * ratio

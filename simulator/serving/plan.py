@@ -192,6 +192,8 @@ def launch_flags(setting: Setting) -> str:
         f"--chunked-prefill-size {setting.chunked_prefill_size}",
         "--disable-radix-cache",
     ]
+    if deployment.max_total_tokens is not None:
+        flags.append(f"--max-total-tokens {deployment.max_total_tokens}")
     if setting.disaggregated:
         flags.append("--disaggregation-mode decode")
     if setting.mode != "baseline":
@@ -224,7 +226,7 @@ def make_plan(
         for ratio in sorted(set(ratios))
     ]
     candidates = pd.DataFrame([_candidate(one, aim) for one in settings])
-    base = _candidate(baseline, aim)
+    base = _candidate(baseline, aim) | {"flags": launch_flags(baseline)}
     best = _best(candidates)
     crossings = [
         break_even(one, baseline, aim.prompt, aim.output) if able else None
@@ -325,7 +327,7 @@ def _reasons(
     same_ratio = rows[(rows["ratio"] == best["ratio"]) & (rows["requests"] > 0)]
     out = [
         f"B {best['buffer']:,} and ratio {best['ratio']} run {best['batch']} requests/rank"
-        f" ({best['limit']} limits it) at {best['tpot_ms']:.1f} ms a token:"
+        f" (limited by {best['limit']}) at {best['tpot_ms']:.1f} ms a token:"
         f" {best['tokens_per_s']:,.0f} tokens/s"
     ]
     for name, table in (("ratio", same_buffer), ("buffer", same_ratio)):

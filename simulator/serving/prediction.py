@@ -21,6 +21,7 @@ from hisparse_sim.simulator.serving.hardware import Hardware
 from hisparse_sim.simulator.serving.latency import Link, load_link, swap_in_us
 from hisparse_sim.simulator.serving.memory import HOST, PAGE_TOKENS, check_buffer, device_tokens, full_kv_bytes, pages
 from hisparse_sim.simulator.serving.missing import LayerMisses, MissesOf
+from hisparse_sim.simulator.serving.profiles import ProfileError
 from hisparse_sim.simulator.serving.models import Model
 from hisparse_sim.simulator.serving.profiles import ProfileError
 from hisparse_sim.simulator.serving.served import Server, serve
@@ -47,7 +48,7 @@ class Setting:
     """One way to serve: everything that a prediction depends on except the workload."""
 
     deployment: Deployment
-    steps: StepTimes
+    steps: StepTimes | None  # None: rates are not known, memory is
     mode: str = "hisparse"
     device_buffer_size: int = 4096
     ratio: int = 2
@@ -63,6 +64,7 @@ class Setting:
     kernel: str = "sglang"  # swap-in kernel: the engine's, or "native" for ours
     profiles: str | Path | None = None  # the user's file, for links
     host_gb_s: float | None = None  # what all GPUs of one host copy together; None: the link's
+    no_steps: str = "no step times"  # why there are none
 
     def __post_init__(self) -> None:
         if self.mode != "baseline":
@@ -99,6 +101,13 @@ class Setting:
             self.deployment.engine,
         )
 
+    @property
+    def known_steps(self) -> StepTimes:
+        """The step times; ProfileError where a rate is asked for that needs them."""
+        if self.steps is None:
+            raise ProfileError(self.no_steps)
+        return self.steps
+
     @cached_property
     def exposure(self) -> Exposure:
         return Exposure(
@@ -126,12 +135,22 @@ class Setting:
         link = load_link(self.deployment.hardware.link, self.profiles)
         return (link.host_low_gb_s, link.host_high_gb_s) if link.host_low_gb_s else ()
 
+    def assumptions(self) -> tuple[str, ...]:
+        """What the figures rest on that nobody may have said, a sentence each."""
+        link, pulling = self.link, self.deployment.pulling_gpus
+        steps = f"step times, {self.steps.kind}: {self.steps.source}" if self.steps else self.no_steps
+        return (
+            *self.deployment.assumptions(),
+            f"host link: {link.name}, {link.bulk_gb_s:,.0f} GB/s a GPU with {pulling} at once",
+            steps,
+        )
+
     def server(self) -> Server:
         """The instance for `serve`."""
         model = self.deployment.model
         prefill = self.deployment.baseline_tokens(self.disaggregated)
         return Server(
-            steps=self.steps,
+            steps=self.known_steps,
             exposure=self.exposure,
             pool=self.pool,
             ranks=self.ranks,
@@ -205,8 +224,9 @@ class Setting:
 
     def step_us(self, batch: int, context: float) -> float:
         """A decode step with `batch` requests of mean `context` on every rank, swap-in included."""
-        attention = self.steps.decode_attention_us(batch, context)
-        rest = self.steps.decode_rest_us(batch)
+        steps = self.known_steps
+        attention = steps.decode_attention_us(batch, context)
+        rest = steps.decode_rest_us(batch)
         wait = self.exposure.step_us(batch, context, attention + rest, attention)
         return attention + rest + wait
 
@@ -222,9 +242,9 @@ class Setting:
         decode = output * self.step_us(batch, prompt + output / 2)
         prefill = 0.0
         if not self.disaggregated:
-            prefill = self.steps.prefill_attention_chunk_us(
-                0, prompt
-            ) + self.steps.prefill_rest_chunk_us(prompt)
+            steps = self.known_steps
+            prefill = steps.prefill_attention_chunk_us(0, prompt)
+            prefill += steps.prefill_rest_chunk_us(prompt)
         return self.ranks * batch * output / (batch * prefill + decode) * 1e6
 
 

@@ -7,7 +7,7 @@ defaults. Importing this loads nothing heavy, for the command line does.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -32,7 +32,9 @@ class Scenario:
     kv_dtype: str = "bf16"
     mem_fraction_static: float = 0.85  # share of the GPU for weights and KV
     device_pool_gib: float | None = None  # GPU memory for KV; None: what is left
-    host_gib: float | None = None  # host memory of a GPU; None: the machine's
+    max_total_tokens: int | None = None  # most tokens of a rank's pool, as the engine's option
+    host_gib: float | None = None  # host memory of a GPU; None: its share of the machine's
+    host_memory_gib: float | None = None  # of the machine, all GPUs; None: the profile's
     engine: str = NEWEST.name  # whose memory and admission rules hold
     early_stops: bool = False  # requests may end before their limit (no ignore_eos)
     disaggregated: bool = False  # prefill runs on another instance like this
@@ -50,7 +52,9 @@ class Scenario:
         for name in ("prompt", "output_len", "max_running_requests"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
-        for name in ("device_pool_gib", "host_gib"):
+        if self.host_gib is not None and self.host_memory_gib is not None:
+            raise ValueError("give host_gib (of a GPU) or host_memory_gib (of the machine), not both")
+        for name in ("device_pool_gib", "host_gib", "host_memory_gib"):
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise ValueError(f"{name} must be above 0, not {value}")
@@ -79,6 +83,7 @@ class Scenario:
         )
         from hisparse_sim.simulator.serving.models import load_model
         from hisparse_sim.simulator.serving.prediction import Setting
+        from hisparse_sim.simulator.serving.profiles import ProfileError
         from hisparse_sim.simulator.serving.step_source import steps_for
         from hisparse_sim.simulator.serving.steptimes import LAYOUTS
         from hisparse_sim.traces import Trace, as_trace
@@ -86,6 +91,8 @@ class Scenario:
 
         model = load_model(self.model, self.profiles)
         hardware = load_hardware(self.hardware, self.profiles)
+        if self.host_memory_gib is not None:
+            hardware = replace(hardware, node_host_bytes=round(self.host_memory_gib * GIB))
         if self.layout not in LAYOUTS:
             raise ValueError(f"unknown layout {self.layout!r}; known: {', '.join(LAYOUTS)}")
         pool, host = self.device_pool_gib, self.host_gib
@@ -98,20 +105,28 @@ class Scenario:
             round(pool * GIB) if pool else None,
             round(host * GIB) if host else None,
             engine=load_engine(self.engine),
+            max_total_tokens=self.max_total_tokens,
         )
         deployment.check_weights()
-        steps = steps_for(model, hardware, self.layout, self.kv_dtype, self.step_times)
+        deployment.check_machine()
+        steps, no_steps = None, ""
+        try:
+            steps = steps_for(model, hardware, self.layout, self.kv_dtype, self.step_times)
+        except ProfileError as error:
+            if self.step_times is not None:
+                raise
+            no_steps = str(error)  # memory is answered, rates are not
         start = "direct" if self.disaggregated else "staged"
         context = self.prompt + self.output_len // 2
+        notes: tuple[str, ...] = (f"rates are not known: {no_steps}",) if no_steps else ()
         given: MissesOf
-        notes: tuple[str, ...]
         trace: Trace
         if self.miss_curve is not None:
             if self.trace is not None:
                 raise ValueError("give a trace to replay or a miss curve, not both")
             given = curve = read_miss_curve(self.miss_curve, policy.name, context, model.top_k, start)
             origin = curve.origin
-            notes = (f"misses from {self.miss_curve}",)
+            notes += (f"misses from {self.miss_curve}",)
             if curve.start not in ("", start):
                 notes += (f"they are those of a {curve.start} start, this is a {start} one",)
         else:
@@ -126,7 +141,7 @@ class Scenario:
                 )
                 if trace.metadata.model != model.name:
                     note += f", not from {model.name}"
-            origin, notes = Origin.of(trace), (note,)
+            origin, notes = Origin.of(trace), (*notes, note)
 
             @cache
             def misses_of(name: str, size: int) -> LayerMisses:
@@ -146,6 +161,7 @@ class Scenario:
             ignore_eos=not self.early_stops,
             kernel=self.kernel,
             profiles=self.profiles,
+            no_steps=no_steps,
         )
         return Resolved(setting, given, origin, notes)
 

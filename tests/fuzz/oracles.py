@@ -6,6 +6,7 @@ Every oracle returns the content of a trace, or raises `Unsound` for what no rea
 import base64
 import io
 import json
+import warnings
 import zipfile
 from itertools import groupby
 from pathlib import Path
@@ -111,6 +112,14 @@ def _texts(data: bytes, suffix: str) -> list[Any]:
     return [strictly(line) for line in lines if line.strip()]
 
 
+def npy(data: bytes) -> np.ndarray:
+    """Read a .npy file; that Python 2 may have written it is no fault."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found: np.ndarray = np.load(io.BytesIO(data), allow_pickle=False)
+        return found
+
+
 def _decode_rows(
     request: str, array: np.ndarray, first: int, prompt_len: int
 ) -> list[Part]:
@@ -168,7 +177,7 @@ def vllm(data: bytes, suffix: str) -> list[Part]:
         generated = 0
         for choice in answer["choices"]:
             raw = base64.b64decode(choice["indexer_topk"], validate=True)
-            array = np.load(io.BytesIO(raw), allow_pickle=False)
+            array = npy(raw)
             start = choice.get("indexer_topk_prompt_start")
             start = answer.get("indexer_topk_prompt_start") if start is None else start
             name = answer.get("id")
@@ -197,7 +206,7 @@ def array(data: bytes, suffix: str) -> list[Part]:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             (member,) = archive.infolist()
             data = archive.read(member)
-    return _decode_rows("input", np.load(io.BytesIO(data), allow_pickle=False), 9, 9)
+    return _decode_rows("input", npy(data), 9, 9)
 
 
 def jsonl(data: bytes, suffix: str) -> list[Part]:

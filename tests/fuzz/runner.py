@@ -13,6 +13,7 @@ import signal
 import sys
 import time
 import traceback
+import warnings
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -95,6 +96,7 @@ def peak_bytes() -> int:
 def run_child(target: Target, seed: int, numbers: range, folder: Path, out: int) -> None:
     """Judge inputs and write a line on each to `out`."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    warnings.simplefilter("error")
     seeds = target.seeds()
     path = folder / f"input{target.suffix}"
     target.read(_sound(path, seeds[0]))  # what is compiled and imported once is no input's fault

@@ -1,30 +1,19 @@
 """The readers that are fuzzed: what they start from, how it is spoilt, what they must make of it."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import reference
 from fuzz import corpus, mutate, mutate_files, oracles
+from fuzz.documents import DOCUMENTS
+from fuzz.target import Target
 
 from hisparse_sim.simulator.replay.replaying import replay_part
 from hisparse_sim.traces import Trace, TraceError, open_trace, validate
 from hisparse_sim.traces.importers.convert import convert
-
-
-@dataclass(frozen=True)
-class Target:
-    """One reader, of files with one suffix."""
-
-    name: str
-    suffix: str
-    seeds: Callable[[], list[bytes]]
-    mutators: Sequence[mutate.Mutator]
-    read: Callable[[Path], Any]  # by the product: content, or ValueError for what it refuses
-    # By other means: what may be read, of the file (its data) and the seed that it was made from.
-    expected: Callable[[Path, bytes, bytes], Any]
 
 
 def _content(trace: Trace) -> tuple[dict[str, Any], list[oracles.Part]]:
@@ -123,5 +112,6 @@ TARGETS: dict[str, Target] = {
         _imported("array", ".npz", corpus.npz, mutate_files.ZIP, **_ARRAY),
         _imported("array", ".pt", corpus.pt, mutate_files.ZIP, **_ARRAY),
         _imported("jsonl", ".jsonl", corpus.jsonl, mutate.JSON),
+        *DOCUMENTS,
     )
 }  # fmt: skip

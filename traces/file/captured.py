@@ -6,6 +6,7 @@ to and including its own, so its `seq_len` is one more than its position.
 
 import operator
 from collections.abc import Iterator, Sequence
+from reprlib import repr as clipped
 from typing import Any
 
 import numpy as np
@@ -39,7 +40,7 @@ def whole(value: Any, what: str, least: int, most: int) -> int:
     except TypeError:
         number = least - 1
     if isinstance(value, bool) or not least <= number <= most:
-        raise ValueError(f"{what} is {value!r}, expected a whole number from {least} to {most}")
+        raise ValueError(f"{what} is {clipped(value)}, expected a whole number from {least} to {most}")
     return number
 
 

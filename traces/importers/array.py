@@ -5,6 +5,7 @@ with rows of the prompt is recognised by what these list, unless --first-positio
 begins. Nothing in such a file is ever executed: NumPy refuses pickles, torch loads tensors only.
 """
 
+import warnings
 import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -104,9 +105,11 @@ def _refuse_bomb(path: Path, members: Sequence[zipfile.ZipInfo]) -> None:
 
 @contextmanager
 def _reading(what: str) -> Iterator[None]:
-    """Damaged archives, headers and pickles raise whatever they like."""
+    """Damaged archives, headers and pickles raise whatever they like, or warn of Python 2."""
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
     except TraceError:
         raise
     except Exception as error:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hisparse_sim.traces.demand import Ints, Longs
-from hisparse_sim.traces.machine_code import compiled
+from hisparse_sim.traces.machine_code import compiled, rule
 
 Floats = NDArray[np.float32]
 
@@ -20,7 +20,7 @@ _MARGIN = np.float32(0.02)  # the cut moves by less from one step to the next, m
 _SINK = np.float32(100)
 
 
-@compiled
+@rule
 def mix(word: np.uint32) -> np.uint32:
     """Scramble 32 bits: the finaliser of MurmurHash3 (Appleby, public domain)."""
     word = np.uint32(word ^ (word >> np.uint32(16)))
@@ -30,7 +30,7 @@ def mix(word: np.uint32) -> np.uint32:
     return np.uint32(word ^ (word >> np.uint32(16)))
 
 
-@compiled
+@rule
 def bell(word: np.uint32) -> np.float32:
     """Return a nearly normal number, mean 0 and variance 1, within 3.45: four bytes added up."""
     low = np.int32(word & np.uint32(255)) + np.int32((word >> np.uint32(8)) & np.uint32(255))
@@ -45,7 +45,7 @@ def fill_bell(key: np.uint32, out: Floats) -> None:
         out[i] = bell(mix(np.uint32(np.uint32(np.uint32(i) * _STRIDE) ^ key)))
 
 
-@compiled
+@rule
 def add_noise(key: np.uint32, noise: np.float32, level: Floats, scores: Floats) -> None:
     """scores = level + noise * bell, fresh for every position; vectorised."""
     for i in range(len(scores)):
