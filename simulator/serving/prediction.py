@@ -16,7 +16,6 @@ from hisparse_sim.simulator.serving.admission import (
     Pool,
 )
 from hisparse_sim.simulator.serving.deployment import RESERVE, Deployment
-from hisparse_sim.simulator.serving.event_loop import Server, Workload, serve
 from hisparse_sim.simulator.serving.exposure import Exposure, Floats, SwapIn
 from hisparse_sim.simulator.serving.latency import Link, load_link, swap_in_us
 from hisparse_sim.simulator.serving.memory import (
@@ -24,11 +23,18 @@ from hisparse_sim.simulator.serving.memory import (
     PAGE_TOKENS,
     check_buffer,
     device_tokens,
+    full_kv_bytes,
     pages,
 )
 from hisparse_sim.simulator.serving.missing import LayerMisses, MissesOf
 from hisparse_sim.simulator.serving.profiles import ProfileError
+from hisparse_sim.simulator.serving.served import Server, serve
 from hisparse_sim.simulator.serving.steptimes import StepTimes
+from hisparse_sim.simulator.serving.workload import Workload
+
+# A GPU's share of what Mooncake's Transfer Engine, which SGLang uses by default, reaches between two
+# nodes: 190 GB/s over 8 x 400 Gb/s RoCE (its README, https://github.com/kvcache-ai/Mooncake).
+TRANSFER_GB_S = 190 / 8
 
 
 def swap_in_on(link: Link, kernel: str, device_buffer_size: int, entry_bytes: int) -> SwapIn:
@@ -52,7 +58,10 @@ class Setting:
     device_buffer_size: int = 4096
     ratio: int = 2
     misses: LayerMisses | None = None  # of a replay with this buffer size
-    disaggregated: bool = False  # prefill on a second instance like this one
+    disaggregated: bool = False  # prefill on instances of its own, alike
+    prefill_instances: int = 1  # where they are apart
+    decode_instances: int = 1
+    transfer_gb_s: float = TRANSFER_GB_S  # from prefill to decode, one GPU
     chunked_prefill_size: int = 65_536  # over all ranks
     max_running_requests: int = 480  # over all ranks
     conservativeness: float = 1.0
@@ -148,6 +157,7 @@ class Setting:
     def server(self) -> Server:
         """The instance for `serve`."""
         model = self.deployment.model
+        prefill = self.deployment.baseline_tokens(self.disaggregated)
         return Server(
             steps=self.known_steps,
             exposure=self.exposure,
@@ -155,9 +165,14 @@ class Setting:
             ranks=self.ranks,
             chunk_tokens=max(self.chunked_prefill_size // self.ranks, PAGE_TOKENS),
             max_running=max(self.max_running_requests // self.ranks, 1),
-            prefill_steps=self.known_steps if self.disaggregated else None,
             staging_bytes_per_s=self.link.bulk_gb_s * 1e9,
             token_bytes=model.layers * self.deployment.entry_bytes,
+            instances=self.decode_instances if self.disaggregated else 1,
+            prefill_instances=self.prefill_instances if self.disaggregated else 0,
+            prefill_pool=self._pool(prefill, prefill, 0) if self.disaggregated else None,
+            transfer_bytes_per_s=self.transfer_gb_s * 1e9,
+            transfer_token_bytes=full_kv_bytes(model, self.deployment.kv_dtype, PAGE_TOKENS)
+            // PAGE_TOKENS,
         )
 
     def resident(self, prompt: int, output: int) -> tuple[int, str]:
