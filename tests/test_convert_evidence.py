@@ -80,7 +80,9 @@ def test_rows_that_begin_within_the_prompt(tmp_path: Path, start: int, where: st
 @pytest.mark.parametrize("start", [-1, True, "5", 2.0, 2**31])
 def test_a_start_that_is_no_position(tmp_path: Path, start: Any) -> None:
     answer = counted(logical(31, 2, 8, 0), 20, 12, indexer_topk_prompt_start=start)
-    assert "has indexer_topk_prompt_start" in refused(tmp_path, written(tmp_path / "v.json", answer))
+    assert "has indexer_topk_prompt_start" in refused(
+        tmp_path, written(tmp_path / "v.json", answer)
+    )
 
 
 def test_a_start_that_the_user_contradicts(tmp_path: Path) -> None:
@@ -191,7 +193,9 @@ def test_short_rows_are_counted_everywhere(tmp_path: Path) -> None:
     ]  # fmt: skip
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, lines)))
     doubts.clear()
-    convert(tmp_path / "a.jsonl", tmp_path / "o.parquet", provenance="synthetic", warn=doubts.append)
+    convert(
+        tmp_path / "a.jsonl", tmp_path / "o.parquet", provenance="synthetic", warn=doubts.append
+    )
     assert "(2 of 240 rows are short, and kept so)" in doubts[-1]
     assert open_trace(tmp_path / "o.parquet").metadata.notes["short_rows"] == 2
 
@@ -228,3 +232,24 @@ def test_a_npy_of_headers_only(tmp_path: Path) -> None:
     for size in (1, 6, 10, 64, 128):
         source.write_bytes(file.getvalue()[:size])
         refused(tmp_path, source, prompt_len=5)
+
+
+def test_layers_and_top_k_that_fit_the_size_only(tmp_path: Path) -> None:
+    """2 layers of 8 have the bytes of 4 of 4: rows of the prompt tell, and else the newest token."""
+    array = logical(40, 2, 8, 0)
+    array[30:, :, 7] = np.arange(30, 40)[:, None]  # the newest token, at the end of each row
+    array[30:, :, :7] = logical(10, 2, 7, 29)
+    source = written(tmp_path / "a.json", sglang_answer(array, 30))
+    message = refused(tmp_path, source, num_layers=4, top_k=4)
+    assert "lists the first token in 2 layers, and nothing in 2: they look like 2 layers of 8" in (
+        message
+    )
+    array[:30] = 7_000_000  # what an engine left there
+    written(source, sglang_answer(array, 30))
+    doubts: list[str] = []
+    convert(source, tmp_path / "o.parquet", num_layers=4, top_k=4, warn=doubts.append)
+    assert "layer 0 never lists its newest token" in doubts[-1]
+    assert "(2 of 4 layers are so): check --layers and --top-k" in doubts[-1]
+    doubts.clear()
+    convert(source, tmp_path / "o.parquet", num_layers=2, top_k=8, warn=doubts.append)
+    assert doubts == []

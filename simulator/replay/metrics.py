@@ -37,6 +37,11 @@ def tidy_rows(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     table = pd.DataFrame(list(rows))
     if "layer" in table:
         table["layer"] = table["layer"].astype("Int64")  # null where a row is of several layers
+    return without_tokens(table)
+
+
+def without_tokens(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the table without its column `unit` if all traces count tokens."""
     if "unit" in table and (table["unit"] == TOKEN).all():
         return table.drop(columns="unit")
     return table
@@ -52,6 +57,12 @@ def blocks_of(rows: pd.DataFrame) -> str:
     if rows["trace"].nunique() == 1:
         return ", ".join(map(plural, units["unit"]))
     return ", ".join(f"{plural(unit)} in {trace}" for trace, unit in units.to_numpy().tolist())
+
+
+def origins(rows: pd.DataFrame) -> list[str]:
+    """Return each trace of rows with its provenance: "sample (trained-indexer)"."""
+    pairs = rows[["trace", "provenance"]].drop_duplicates().astype(str)
+    return [f"{trace} ({provenance})" for trace, provenance in pairs.to_numpy().tolist()]
 
 
 def excess_over_min(misses: int, least: int) -> float:

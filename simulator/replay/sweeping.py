@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, as_completed, wait
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import product
 from operator import index
@@ -15,7 +16,7 @@ import pandas as pd
 
 from hisparse_sim.policies import Policy, get_policy
 from hisparse_sim.simulator.replay.coverage import Covered, coverage
-from hisparse_sim.simulator.replay.kept import Finished, Kept
+from hisparse_sim.simulator.replay.kept import Finished, Kept, Setting
 from hisparse_sim.simulator.replay.metrics import Misses, excess_over_min, tidy_row, tidy_rows
 from hisparse_sim.simulator.replay.replaying import (
     check_arguments,
@@ -28,6 +29,9 @@ from hisparse_sim.traces.notebook import shown
 from hisparse_sim.traces.terminal import printable
 
 BELADY = "belady"
+# One row of one position: what a loop is called with to be compiled.
+_ONE = np.zeros(1, np.int32)
+TINY = Demand("", 0, 1, _ONE, _ONE + 2, np.array([0, 1]), _ONE)
 
 
 class Run(NamedTuple):
@@ -154,7 +158,7 @@ def sweep(
     jobs: int | None = None,
     executor: Executor | None = None,
     progress: Callable[[Progress], None] | None = None,
-    keep: str | PathLike[str] | None = None,
+    keep: str | PathLike[str] | Kept | None = None,
 ) -> Sweep:
     """Replay every policy at every buffer size over every trace.
 
@@ -163,10 +167,10 @@ def sweep(
     threads (default: all cores) do the work, or any `executor` passed in. A KeyboardInterrupt ends
     the sweep with what is finished. `keep` names a file to which all work is appended as it is
     finished, and from which it is taken if the file is there and the trace, the settings and the
-    program are the same; remove it when the result is safe. The other arguments are those of
-    `replay`.
+    program are the same; remove it when the result is safe. An open `Kept` stays open, for that.
+    The other arguments are those of `replay`.
 
-    Raises what `replay` raises.
+    Raises what `replay` raises, and TraceError if another sweep holds the file of `keep`.
     """
     opened = as_traces(traces)
     policies = [policies] if isinstance(policies, str | Policy) else policies
@@ -200,30 +204,31 @@ def sweep(
         raise ValueError("nothing to sweep: no request and layer is selected")
     if not any(rows_kept(piece.trace, piece.part, steps) for piece in pieces):
         raise no_steps(opened, steps)
-    kept = None if keep is None else Kept(keep, start, seed, steps)
-    if kept is not None:
-        for piece, run in product(pieces, runs):
-            if (known := kept.find(piece.trace, piece.part, *run)) is not None:
-                piece.add(run, known)
-
-    def store(piece: Piece, run: Run, done: Finished) -> None:
-        piece.add(run, done)
+    opened_here = Kept(keep) if isinstance(keep, str | PathLike) else nullcontext(keep)
+    with opened_here as kept:
+        setting = Setting(start, seed, steps)
         if kept is not None:
-            kept.add(piece.trace, piece.part, *run, done)
+            for piece, run in product(pieces, runs):
+                if (known := kept.find(setting, piece.trace, piece.part, *run)) is not None:
+                    piece.add(run, known)
 
-    workers = jobs or available_cores()
-    tasks = _tasks(pieces, runs, start, seed, steps, workers)
-    if tasks:
-        _prepare(runs)
-    if executor is not None:
-        _execute(tasks, executor, store, progress)
-    else:
-        with ThreadPoolExecutor(workers) as threads:
-            _execute(tasks, threads, store, progress)
+        def store(piece: Piece, run: Run, done: Finished) -> None:
+            piece.add(run, done)
+            if kept is not None:
+                kept.add(setting, piece.trace, piece.part, *run, done)
+
+        workers = jobs or available_cores()
+        tasks = _tasks(pieces, runs, start, seed, steps, workers)
+        if tasks:
+            prepare(run.policy for run in runs)
+        with nullcontext(executor) if executor is not None else ThreadPoolExecutor(workers) as pool:
+            _execute(tasks, pool, store, progress)
     finished = [piece for piece in pieces if len(piece.misses) == len(runs)]
     by_trace = _by_trace(finished)
     covered = {
-        group[0].name: coverage(group[0].trace, [piece.covered for piece in group], seed)
+        group[0].name: coverage(
+            group[0].trace.sha256, group[0].trace.parts, [piece.covered for piece in group], seed
+        )
         for group in by_trace
     }
     grouped = [[piece] for piece in finished] if per_layer else by_trace
@@ -290,12 +295,10 @@ def _tasks(
     ]
 
 
-def _prepare(runs: list[Run]) -> None:
-    """Compile every loop now, so that neither threads nor rates wait for a compiler."""
-    row = np.zeros(1, np.int32)
-    tiny = Demand("", 0, 1, row, row + 2, np.array([0, 1]), row)
-    for policy in dict.fromkeys(run.policy for run in runs):
-        replay_part(tiny, policy, 1)
+def prepare(policies: Iterable[Policy]) -> None:
+    """Compile their loops now, so that neither threads nor rates wait for a compiler."""
+    for policy in dict.fromkeys(policies):
+        replay_part(TINY, policy, 1)
 
 
 def _execute(

@@ -108,7 +108,7 @@ CHANGES = (
         "baseline_keys",
         "0.5.22",
         FULL_LAYERS,
-        "the same with prefill on other GPUs",
+        "without HiSparse, such layers keep no keys wherever prefill runs",
         "mem_cache/kv_cache_configurator.py, _should_elide_dsa_index_k",
     ),
     Change(

@@ -11,9 +11,10 @@ import numpy as np
 
 from hisparse_sim.traces.demand import Longs
 from hisparse_sim.traces.errors import TraceError
+from hisparse_sim.traces.file.diagnosis import unusable
 
 ROWS_READ = 64  # to see where rows begin
-_ROWS_TRUSTED = 8  # so many that agree are no chance
+ROWS_TRUSTED = 8  # so many that agree are no chance
 
 LEFT_OUT = "prompt_rows_left_out"  # in the notes of a trace: (request, layer, step) rows
 
@@ -43,17 +44,45 @@ def sign_of_prompt(
         # A query within top_k lists its whole past.
         why = f"row 0 lists nothing but the positions up to {newest[0]}"
         return Sign(True, why, int(newest[0]))
-    if len(rows) >= _ROWS_TRUSTED and (newest <= numbers // tokens).all():
+    if len(rows) >= ROWS_TRUSTED and (newest <= numbers // tokens).all():
         why = f"of its first {len(rows)} none lists a position above its own number"
         return Sign(True, why, 0)
     # The newest token is nearly always listed: so it tells the position of the query.
     before = newest - numbers
-    rising = len(rows) >= _ROWS_TRUSTED and tokens == 1 and bool((before == before[0]).all())
+    rising = len(rows) >= ROWS_TRUSTED and tokens == 1 and bool((before == before[0]).all())
     if rising and before[0] < seq_len[0] - 2:
         return Sign(
             False, f"the newest position of row 0 is {before[0]}, rising by 1 a row", int(before[0])
         )
     return None
+
+
+def doubt_of_tokens(rows: Any, seq_len: Longs, place: str, tokens: int = 1) -> str | None:
+    """Return a sentence if the decode rows of an answer seem to be those of other tokens.
+
+    rows: [rows, top_k] of one layer; seq_len: [rows] by what the answer counts.
+    Raises TraceError, beginning with `place`, if they can only be rows of the prompt.
+    """
+    count = min(ROWS_READ, len(rows))
+    first = np.asarray(rows[:count]).astype(np.int64)
+    if unusable(first, seq_len[:count]).any():
+        return None  # `captured.demands` says what is wrong with them
+    sign = sign_of_prompt(list(first), seq_len[:count], rows.shape[1], tokens)
+    if sign is None:
+        return None
+    what = (
+        f"{place}: {sign.what}, and the query of the first decode step stands at {seq_len[0] - 1}"
+    )
+    if sign.certain:
+        raise TraceError(f"{what}: these are rows of the prompt")
+    return f"{what}: the rows may be those of other tokens"
+
+
+def first_of(doubts: Sequence[str]) -> tuple[str, ...]:
+    """Return the first, and how many other requests have one: there may be thousands."""
+    if len(doubts) < 2:
+        return tuple(doubts)
+    return (f"{doubts[0]} (the same of {len(doubts) - 1} other requests)",)
 
 
 def prompt_len_of_answer(given: int | None, counted: Any, place: str, key: str) -> int:

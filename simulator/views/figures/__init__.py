@@ -3,6 +3,7 @@
 Every function draws into `axes`, or into a new figure, and puts the origin of the trace in the
 corner; a synthetic trace is marked."""
 
+from hisparse_sim.simulator.views import FIGURE_SUFFIXES as SUFFIXES
 from hisparse_sim.simulator.views.figures.by_layer import (
     cross_layer_overlap,
     drift,
@@ -27,7 +28,6 @@ from hisparse_sim.simulator.views.figures.style import (
     DASHES,
     MARKERS,
     STYLE,
-    SUFFIXES,
     check_suffix,
     looks,
     new_axes,
