@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hisparse_sim.traces.file.captured import MOST_LAYERS, MOST_TOKENS, checked_id
 from hisparse_sim.traces.demand import Demand, Ints, Ragged
 from hisparse_sim.traces.errors import TraceError
+from hisparse_sim.traces.file.captured import MOST_LAYERS, MOST_TOKENS, checked_id
 from hisparse_sim.traces.files import opened
 from hisparse_sim.traces.importers.importer import Imported, Importer, Options
 from hisparse_sim.traces.importers.prompt_rows import LEFT_OUT, ROWS_READ, Sign, sign_of_prompt

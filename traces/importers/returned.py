@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hisparse_sim.traces.file.captured import MOST_LAYERS, REMEDY, checked_id, demands
 from hisparse_sim.traces.demand import Demand
 from hisparse_sim.traces.errors import TraceError
+from hisparse_sim.traces.file.captured import MOST_LAYERS, REMEDY, checked_id, demands
 from hisparse_sim.traces.importers.importer import Imported, Options
 from hisparse_sim.traces.importers.prompt_rows import LEFT_OUT, ROWS_TRUSTED
 from hisparse_sim.traces.importers.short_rows import ShortRows

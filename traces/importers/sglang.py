@@ -15,7 +15,13 @@ from typing import Any
 import numpy as np
 
 from hisparse_sim.traces.errors import TraceError
-from hisparse_sim.traces.importers.answers import read_answers,refuse_bare,refuse_left,take_scratch,value_at
+from hisparse_sim.traces.importers.answers import (
+    read_answers,
+    refuse_bare,
+    refuse_left,
+    take_scratch,
+    value_at,
+)
 from hisparse_sim.traces.importers.importer import Imported, Importer, Options
 from hisparse_sim.traces.importers.prompt_rows import prompt_len_of_answer
 from hisparse_sim.traces.importers.returned import Returned, imported
