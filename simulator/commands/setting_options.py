@@ -184,8 +184,8 @@ deployment_options = combined(
     ),
     click.option(
         "--max-total-tokens",
-        type=click.IntRange(1),
-        help="Most tokens of a rank's pool, as the engine's option.",
+        type=Number(1),
+        help="Limit of a rank's pool in tokens, as the engine's option.",
     ),
     host_options,
     engine_option(),

@@ -140,7 +140,7 @@ def _read(path: Path, options: Options) -> Imported:
         )
     name = printable(path.stem)
     found = [Returned(name, options.prompt_len, first, array.shape, lambda: array)]
-    read = imported(path, found, options, remedy=_REMEDY, if_short=if_short)
+    read = imported(path, found, options, remedy=_REMEDY, if_short=if_short, counted=False)
     return replace(read, doubts=doubts + read.doubts)
 
 
