@@ -150,7 +150,9 @@ def order_step(state: OrderState, step: Step, now: int) -> None:
             place += 1
 
 
-TEXTBOOK = Policy("textbook", "moves a step up in the order of its row", "-", order_state, order_step)
+TEXTBOOK = Policy(
+    "textbook", "moves a step up in the order of its row", "-", order_state, order_step
+)
 
 
 @settings(max_examples=50, deadline=None)
@@ -235,7 +237,9 @@ def test_lines_add_up(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pd.testing.assert_frame_equal(windows.summed().rows, whole.rows)
     pd.testing.assert_frame_equal(windows.summed(["request", "layer"]).rows, layers.rows)
     one = layers.select(layers=[3], requests=["request-1"])
-    asked = hs.mrc(path, list(whole.of), [8, 16, 64], per_layer=True, layers=3, requests="request-1")
+    asked = hs.mrc(
+        path, list(whole.of), [8, 16, 64], per_layer=True, layers=3, requests="request-1"
+    )
     pd.testing.assert_frame_equal(one.rows, asked.rows)
     twice = joined([one, one]).summed()
     for policy, curve in one.of.items():

@@ -10,7 +10,15 @@ import numpy as np
 import pandas as pd
 
 from hisparse_sim.policies import ALIASES, Policy, get_policy
-from hisparse_sim.simulator.mrc.curves import ENGINE_LRU, ONE_PASS_METHOD, REPLAY, Curve, MissCurves, covering, joined
+from hisparse_sim.simulator.mrc.curves import (
+    ENGINE_LRU,
+    ONE_PASS_METHOD,
+    REPLAY,
+    Curve,
+    MissCurves,
+    covering,
+    joined,
+)
 from hisparse_sim.simulator.mrc.one_pass import ONE_PASS, part_curve
 from hisparse_sim.simulator.replay.replaying import (
     MAX_BUFFER_SIZE,
@@ -158,7 +166,9 @@ def _sizes(
     return np.arange(first, max(most, *points) + 1, page), np.unique(points)
 
 
-def _run(tasks: Sequence[_Task], executor: Executor | None, jobs: int | None) -> Iterator[MissCurves]:
+def _run(
+    tasks: Sequence[_Task], executor: Executor | None, jobs: int | None
+) -> Iterator[MissCurves]:
     if executor is not None:
         yield from executor.map(_count, tasks)
         return

@@ -65,17 +65,19 @@ class MissCurves:
                 misses = interpolated(curve, sizes)
                 method = np.where(np.isin(sizes, curve.sizes), REPLAY, INTERPOLATED)
             lines = self.lines.loc[self.lines.index.repeat(len(sizes))].reset_index(drop=True)
-            found = pd.DataFrame({
-                "policy": policy,
-                "buffer": np.tile(sizes, len(self.lines)),
-                "start": self.start,
-                "steps": lines["steps"],
-                "accesses": lines["accesses"],
-                "misses": misses.ravel(),
-                "miss_rate": misses.ravel() / lines["accesses"],
-                "misses_per_step": misses.ravel() / lines["steps"],
-                "method": np.tile(method, len(self.lines)),
-            })
+            found = pd.DataFrame(
+                {
+                    "policy": policy,
+                    "buffer": np.tile(sizes, len(self.lines)),
+                    "start": self.start,
+                    "steps": lines["steps"],
+                    "accesses": lines["accesses"],
+                    "misses": misses.ravel(),
+                    "miss_rate": misses.ravel() / lines["accesses"],
+                    "misses_per_step": misses.ravel() / lines["steps"],
+                    "method": np.tile(method, len(self.lines)),
+                }
+            )
             tables.append(pd.concat([lines[about], found, lines[_COVERS]], axis=1))
         return without_tokens(pd.concat(tables, ignore_index=True))
 
@@ -148,9 +150,7 @@ def covering(
     """Return lines with what `all_lines`, of single (request, layer), say of their traces."""
     found = {}
     for sha256, own in all_lines.groupby("trace_sha256", sort=False):
-        part_of: dict[Any, Part] = {
-            (part.request, part.layer): part for part in parts[str(sha256)]
-        }
+        part_of: dict[Any, Part] = {(part.request, part.layer): part for part in parts[str(sha256)]}
         covered = [
             Covered(part_of[key], int(rows["first_step"].min()), int(rows["steps"].sum()))
             for key, rows in own.groupby(["request", "layer"], sort=False)

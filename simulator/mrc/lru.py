@@ -111,7 +111,9 @@ def count(
     for now in range(begin, end):
         row = rows.positions[rows.offsets[now] : rows.offsets[now + 1]]
         length = signed(rows.seq_len[now])
-        larger = int(min(length, most + 1))  # buffers from here on miss nothing, or are not asked for
+        larger = int(
+            min(length, most + 1)
+        )  # buffers from here on miss nothing, or are not asked for
         if len(outgrown.row) > 0 and now > 0:
             for size in range(rows.seq_len[now - 1], larger):
                 outgrown.row[size - outgrown.least] = now
