@@ -21,7 +21,9 @@ from hisparse_sim.simulator.serving.admission import Pool, Rank, Request
 from hisparse_sim.simulator.serving.exposure import Exposure
 from hisparse_sim.simulator.serving.lengths import CUT
 from hisparse_sim.simulator.serving.steptimes import StepTimes
+from hisparse_sim.traces.documents import LEAST_AMOUNT, MOST_AMOUNT
 
+MOST_REQUESTS = 10_000_000
 QUEUE_CHECK_STEPS = 64  # steps between looks at a queue that only the passing of tokens can move
 CONTEXT_STEPS = 512  # steps over which a step's time is taken as constant, at the mean context
 
@@ -46,12 +48,14 @@ class Workload:
         for name in ("prompt", "output", "requests"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if not self.requests <= MOST_REQUESTS:
+            raise ValueError(f"requests must be at most {MOST_REQUESTS:,}")
         if (self.concurrency is None) == (self.rate_per_s is None):
             raise ValueError("give either a concurrency (closed loop) or a rate (open loop)")
         if self.concurrency is not None and self.concurrency < 1:
             raise ValueError(f"concurrency must be at least 1, not {self.concurrency}")
-        if self.rate_per_s is not None and self.rate_per_s <= 0:
-            raise ValueError(f"rate must be above 0, not {self.rate_per_s}")
+        if self.rate_per_s is not None and not LEAST_AMOUNT <= self.rate_per_s <= MOST_AMOUNT:
+            raise ValueError(f"rate must be above 0 and finite, not {self.rate_per_s}")
         if not 0 < self.range_ratio <= 1:
             raise ValueError(f"range_ratio must be in (0, 1], not {self.range_ratio}")
 

@@ -14,7 +14,7 @@ from hisparse_sim.traces.commands.options import (
     refuse_replacing,
 )
 from hisparse_sim.traces.commands.prompt_options import prompt_options
-from hisparse_sim.traces.commands.values import Number, Output, refuse_without
+from hisparse_sim.traces.commands.values import Number, Output, Real, refuse_without
 from hisparse_sim.traces.files import refuse_same, refuse_unwritable
 from hisparse_sim.traces.terminal import note
 
@@ -51,7 +51,7 @@ from hisparse_sim.traces.terminal import note
 )
 @click.option("--sample", is_flag=True, help="Decode what the model says, not what the text says.")
 @click.option(
-    "--temperature", type=click.FloatRange(0), default=1.0, show_default=True, help="Of --sample."
+    "--temperature", type=Real(0), default=1.0, show_default=True, help="Of --sample."
 )
 @click.option(
     "--indexer",
