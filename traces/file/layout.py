@@ -198,6 +198,8 @@ class Groups:
     reading part after part decodes it once, without ever holding the whole group.
     """
 
+    sha256 = None
+
     def __init__(
         self,
         path: Path,
@@ -279,6 +281,25 @@ class Groups:
             batches = cursor.take(first, stop, self._window)
             self._cursors[group, columns] = cursor
             return batches
+
+
+class TableRows:
+    """Ranges of rows of a table in memory."""
+
+    digest = None
+    sha256 = None
+
+    def __init__(self, table: pa.Table) -> None:
+        self._table = table
+
+    def read(self, first_row: int, rows: int, columns: Sequence[str]) -> Columns:
+        """Return the rows as chunks per column."""
+        piece = self._table.slice(first_row, rows)
+        return {name: piece.column(name).chunks for name in columns}
+
+    def shared(self, parts: Iterable[Part]) -> int:
+        """A table has no groups."""
+        return 0
 
 
 class _Cursor:

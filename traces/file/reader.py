@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from hisparse_sim.traces.demand import Demand, Ints, Ragged
 from hisparse_sim.traces.errors import TraceError
+from hisparse_sim.traces.file.arrow import HEAD, STREAM_HEAD, ArrowFile, read_stream
 from hisparse_sim.traces.file.columns import (
     OPTIONAL,
     integers,
@@ -23,7 +24,15 @@ from hisparse_sim.traces.file.columns import (
     wrong_column,
 )
 from hisparse_sim.traces.file.digest import Digest, read_digest
-from hisparse_sim.traces.file.layout import Columns, Part, decoding, lay_out, open_parquet
+from hisparse_sim.traces.file.layout import (
+    Columns,
+    Part,
+    TableRows,
+    decoding,
+    find_parts,
+    lay_out,
+    open_parquet,
+)
 from hisparse_sim.traces.file.metadata import KEY, PROVENANCES, Metadata
 from hisparse_sim.traces.file.rules import RowError, Tally, check_rows, outside, strip_padding
 from hisparse_sim.traces.file.units import can_be_replayed
@@ -47,19 +56,47 @@ def open_trace(path: str | os.PathLike[str], provenance: str | None = None) -> "
             f"unknown provenance {provenance!r}; choose one of {', '.join(PROVENANCES)}"
         )
     path = Path(path)
-    checksums = read_digest(path)
-    with open_parquet(path) as file:
-        footer, schema = file.metadata, file.schema_arrow
+    with opened(path, "trace file") as file:
+        head = file.read(len(HEAD))
+    found = _open_parquet if not head.startswith((HEAD, STREAM_HEAD)) else _open_arrow
+    schema, keys, lay_out = found(path, head)
     wrong = wrong_column(schema)
     if wrong:
         raise TraceError(f"{path} {wrong}")
-    # Some writers fill only the latter.
-    keys = {**(schema.metadata or {}), **(footer.metadata or {})}
     metadata = _read_metadata(path, keys, provenance)
-    digest = None if checksums is None else Digest(path, checksums, footer)
-    parts, groups = lay_out(path, footer, digest)
+    parts, groups = lay_out()
     metadata = completed(path, metadata, parts, groups)
     return Trace(path, provenance, metadata, parts, present(schema), groups)
+
+
+_Container = tuple[
+    pa.Schema, dict[bytes, bytes], Callable[[], tuple[tuple[Part, ...], "Stored"]]
+]  # the metadata, and where the rows are
+
+
+def _open_parquet(path: Path, head: bytes) -> _Container:
+    checksums = read_digest(path)
+    with open_parquet(path) as file:
+        footer, schema = file.metadata, file.schema_arrow
+    digest = None if checksums is None else Digest(path, checksums, footer)
+    # Some writers fill only the latter.
+    keys = {**(schema.metadata or {}), **(footer.metadata or {})}
+    return schema, keys, lambda: lay_out(path, footer, digest)
+
+
+def _open_arrow(path: Path, head: bytes) -> _Container:
+    if head.startswith(HEAD):
+        file = ArrowFile(path)
+        return file.schema, file.schema.metadata or {}, lambda: (file.lay_out(), file)
+    table = read_stream(path)
+
+    def rows() -> tuple[tuple[Part, ...], Stored]:
+        keys = table.select(["request", "layer"])
+        with decoding(path):
+            keys.validate(full=True)
+        return find_parts(path, keys.to_batches()), TableRows(table)
+
+    return table.schema, table.schema.metadata or {}, rows
 
 
 def completed(
@@ -85,7 +122,15 @@ def completed(
 class Stored(Protocol):
     """Where the rows of a trace are: `layout.Groups` of a file, or a table in memory."""
 
-    digest: Digest | None  # None: whether they are as written cannot be told
+    @property
+    def digest(self) -> Any:
+        """What tells whether they are as written; None if nothing does."""
+        ...
+
+    @property
+    def sha256(self) -> str | None:
+        """What names the trace; None: the digest of the file does."""
+        ...
 
     def read(self, first_row: int, rows: int, columns: Sequence[str]) -> Columns:
         """Return the rows as chunks per column."""
@@ -177,7 +222,9 @@ class Trace:
 
     @cached_property
     def sha256(self) -> str:
-        """Digest of the whole file, 64 hexadecimal digits."""
+        """Digest of the whole file, or the one that an Arrow file holds, 64 hexadecimal digits."""
+        if self._groups.sha256 is not None:
+            return self._groups.sha256
         with opened(self.path) as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
 
