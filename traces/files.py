@@ -14,6 +14,8 @@ from hisparse_sim.traces.errors import TraceError
 
 # Most file systems take 255; the files that lie beside it while it is made have longer names.
 _LONGEST_NAME_BYTES = 240
+ARROW_SUFFIX = ".arrow"  # of a trace in Arrow's container; any other is Parquet
+TRACE_SUFFIXES = (".parquet", ARROW_SUFFIX, "")
 _MAGICS = (b"PAR1", b"ARROW1")
 
 

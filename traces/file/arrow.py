@@ -36,7 +36,6 @@ from hisparse_sim.traces.file.checksum import crc32
 from hisparse_sim.traces.file.layout import Columns, Part, decoding, find_parts
 from hisparse_sim.traces.files import opened, reread
 
-ARROW_SUFFIX = ".arrow"
 HEAD = b"ARROW1"
 MAGIC = b"HSIMDIG2"
 STREAM_HEAD = b"\xff\xff\xff\xff"  # of Arrow's other format, which has no footer and no digest
@@ -180,27 +179,26 @@ class ArrowFile:
             reader = pa.ipc.open_file(pa.BufferReader(self._data))
             self.schema = reader.schema
             self._batches = range(reader.num_record_batches)
-            # Choosing columns spares decompressing the others, and copies those chosen.
-            self._chooses = bool(self._batches) and self._place(reader.get_batch(0)["step"]) is None
+        self._chooses = False  # whether to read only the columns asked for
         self._starts = np.zeros(1, np.int64)  # [batches + 1] first row of each
 
     def lay_out(self) -> tuple[Part, ...]:
         """Find the parts. Raises TraceError if rows are not grouped as in a trace, or there are
         none."""
-        batches = []
+        names = ("request", "layer")
         with decoding(self.path):
-            names = ("request", "layer")
             for batch in self._batches:
                 self._check(batch, names)
+            if self._batches:
+                # It spares decompressing the others, but copies what is not compressed.
+                layers = self._open(names).get_batch(0).column("layer")
+                self._chooses = self._place(layers) is None
             reader = self._open(names)
             batches = [reader.get_batch(batch) for batch in self._batches]
             for batch in batches:
-                batch.validate(full=True)
+                batch.select(names).validate(full=True)
         self._starts = np.cumsum([0, *(batch.num_rows for batch in batches)], dtype=np.int64)
-        parts = find_parts(self.path, (batch for batch in batches if batch.num_rows))
-        if not parts:
-            raise TraceError(f"{self.path} holds no rows")
-        return parts
+        return find_parts(self.path, (batch for batch in batches if batch.num_rows))
 
     @property
     def sha256(self) -> str | None:

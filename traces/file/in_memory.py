@@ -122,8 +122,6 @@ def trace_from_frame(
     wrong = wrong_column(table.schema)
     if wrong:
         raise TraceError(f"{name} {wrong}")
-    if not table.num_rows:
-        raise TraceError(f"{name} holds no rows")
     parts = find_parts(Path(name), table.select(["request", "layer"]).to_batches())
     if isinstance(prompt_len, int):
         prompt_len = {part.request: prompt_len for part in parts}

@@ -114,8 +114,6 @@ def lay_out(
             raise
         dictionary = []  # pyarrow decodes some encodings of other writers to plain strings only
         parts = find_parts(path, _batches(path, footer, dictionary))
-    if not parts:
-        raise TraceError(f"{path} holds no rows")
     groups = Groups(path, footer, digest, max(part.rows for part in parts), dictionary)
     counts = footer.num_rows, int(groups.starts[-1]), sum(part.rows for part in parts)
     if len(set(counts)) > 1:
@@ -129,8 +127,8 @@ def lay_out(
 def find_parts(path: Path, batches: Iterable[pa.RecordBatch]) -> tuple[Part, ...]:
     """Return the parts of rows in file order, given the columns `request` and `layer` of them.
 
-    Raises TraceError naming `path` if they are not grouped by request and, within it, by rising
-    layer.
+    Raises TraceError naming `path` if there are none, or if they are not grouped by request and,
+    within it, by rising layer.
     """
     parts: list[Part] = []
     finished: set[str] = set()
@@ -153,6 +151,8 @@ def find_parts(path: Path, batches: Iterable[pa.RecordBatch]) -> tuple[Part, ...
                 f"rows must be grouped by request, then sorted by layer, then step"
             )
         parts.append(Part(request, layer, first_row, rows))
+    if not parts:
+        raise TraceError(f"{path} holds no rows")
     return tuple(parts)
 
 

@@ -13,12 +13,12 @@ import pyarrow.parquet as pq
 
 from hisparse_sim.traces.demand import Demand, Longs, Ragged
 from hisparse_sim.traces.errors import TraceError
-from hisparse_sim.traces.file.arrow import ARROW_SUFFIX, arrow_writer
+from hisparse_sim.traces.file.arrow import arrow_writer
 from hisparse_sim.traces.file.columns import narrow
 from hisparse_sim.traces.file.digest import sealed
 from hisparse_sim.traces.file.metadata import KEY, Metadata
 from hisparse_sim.traces.file.rules import RowError, check_rows, strip_padding
-from hisparse_sim.traces.files import atomic_path
+from hisparse_sim.traces.files import ARROW_SUFFIX, atomic_path
 
 # A larger (request, layer) is split over row groups: 256 MB decoded.
 LARGEST_GROUP = 1 << 26
@@ -48,6 +48,8 @@ class TraceWriter:
         """
         self.path = path
         self.source = source or path
+        if lz4 and not self._is_arrow:
+            raise ValueError(f"{path} is no {ARROW_SUFFIX} file: only these are compressed by lz4")
         self.metadata = metadata
         self._lz4 = lz4
         self._stack = ExitStack()
