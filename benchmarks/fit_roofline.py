@@ -84,8 +84,10 @@ def main() -> None:
                 continue
             factors = fit(kept)
             error = np.abs([np.dot(row[0], factors) / row[1] - 1 for row in left])
-            print(f"  without {machine}: {np.median(error):.0%}, one in ten over"
-                  f" {np.quantile(error, 0.9):.0%}")
+            print(
+                f"  without {machine}: {np.median(error):.0%}, one in ten over"
+                f" {np.quantile(error, 0.9):.0%}"
+            )
 
 
 if __name__ == "__main__":

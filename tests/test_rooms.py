@@ -36,7 +36,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         *(f"traces/{room}" for room in ("importers", "synth", "capture", "locality")),
     },
     "simulator/replay": _REPLAY,
-    "simulator/serving": _SERVING,
+    "simulator/serving": {*_SERVING, "traces/synth"},  # the demand of a model without a trace
     "simulator/views": _VIEWS,
     "simulator/commands": {*_VIEWS, "simulator/views", "traces/commands"},
     "gpu_replay/kernels": _KERNELS,
@@ -100,7 +100,8 @@ def imports(module: str) -> tuple[Import, ...]:
     found = []
     for node, for_types in nodes(tree(module)):
         if isinstance(node, ast.ImportFrom):
-            assert node.module is not None and node.level == 0, f"{module}: a relative import"
+            assert node.module is not None
+            assert node.level == 0, f"{module}: a relative import"
             named = [(node.module, alias.name) for alias in node.names]
         else:
             assert isinstance(node, ast.Import)

@@ -20,8 +20,8 @@ from hisparse_sim.cli import cli
 from hisparse_sim.policies import POLICIES
 from hisparse_sim.policies.hook import hook
 from hisparse_sim.simulator.replay import replay_part, sweeping
-from hisparse_sim.simulator.serving.costs import add_costs
 from hisparse_sim.simulator.replay.metrics import excess_over_min, rolling_mean, tidy_row
+from hisparse_sim.simulator.serving.costs import add_costs
 from hisparse_sim.simulator.serving.models import load_model
 from hisparse_sim.traces import TraceError
 from hisparse_sim.traces.machine_code import machine_code_folder

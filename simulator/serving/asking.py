@@ -53,7 +53,9 @@ class Planned(Plan):
                 f"Plan: device_buffer_size {self.best['buffer']},"
                 f" host_to_device_ratio {self.best['ratio']}"
             )
-        return shown(title, [*self.reasons, *self.notes, self.flags], self.rows().drop(columns="flags"))
+        return shown(
+            title, [*self.reasons, *self.notes, self.flags], self.rows().drop(columns="flags")
+        )
 
     def table(self, every: bool = False) -> pd.DataFrame:
         """The rows with `trace` and `provenance`, as the command writes them and figures want."""

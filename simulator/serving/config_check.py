@@ -108,9 +108,7 @@ def _values(config: Mapping[str, int], model: Model) -> Iterator[Finding]:
     if size > MAX_BUFFER:
         yield Finding(ERROR, f"device_buffer_size {size} is above {MAX_BUFFER}")
     if size % PAGE_TOKENS:
-        yield Finding(
-            ERROR, f"device_buffer_size {size} is no multiple of the page, {PAGE_TOKENS}"
-        )
+        yield Finding(ERROR, f"device_buffer_size {size} is no multiple of the page, {PAGE_TOKENS}")
     if config["host_to_device_ratio"] < 1:
         yield Finding(ERROR, "host_to_device_ratio must be at least 1")
     if not 1 <= config["swap_in_block_size"] <= MOST_THREADS:
@@ -218,7 +216,9 @@ def _verdict(
     )
 
 
-def _queueing(config: Mapping[str, int], setting: Setting, aim: Aim, wanted: int) -> Iterator[Finding]:
+def _queueing(
+    config: Mapping[str, int], setting: Setting, aim: Aim, wanted: int
+) -> Iterator[Finding]:
     """A warning if the scheduler lets in fewer requests than the load has."""
     one = replace(
         setting,

@@ -9,17 +9,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from reprlib import repr as clipped
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hisparse_sim.simulator.serving.engines import NEWEST, load_engine
+from hisparse_sim.traces.documents import MOST_COUNT
 
 if TYPE_CHECKING:
     from hisparse_sim.policies import Policy
     from hisparse_sim.simulator.serving.missing import MissesOf, Origin
     from hisparse_sim.simulator.serving.prediction import Setting
-    from hisparse_sim.traces import OneTrace, Trace
+    from hisparse_sim.traces import OneTrace
 
 GIB = 1 << 30
+MOST_GIB = 1 << 20  # a pebibyte
 
 
 @dataclass(frozen=True)
@@ -45,19 +48,24 @@ class Scenario:
     step_times: str | None = None  # a table's path, "aiconfigurator" or "roofline"; None: shipped
     prompt: int = 32_768  # tokens
     output_len: int = 8192  # tokens
-    trace: OneTrace | None = None  # to replay; None: the bundled sample
+    trace: OneTrace | None = None  # to replay; None: see demand.py
     miss_curve: str | Path | None = None  # rows of a sweep, instead of a replay
 
     def __post_init__(self) -> None:
         for name in ("prompt", "output_len", "max_running_requests"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+            value = getattr(self, name)
+            if not 1 <= value <= MOST_COUNT:
+                raise ValueError(
+                    f"{name} must be at least 1 and at most {MOST_COUNT}, not {clipped(value)}"
+                )
         if self.host_gib is not None and self.host_memory_gib is not None:
-            raise ValueError("give host_gib (of a GPU) or host_memory_gib (of the machine), not both")
+            raise ValueError(
+                "give host_gib (of a GPU) or host_memory_gib (of the machine), not both"
+            )
         for name in ("device_pool_gib", "host_gib", "host_memory_gib"):
             value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise ValueError(f"{name} must be above 0, not {value}")
+            if value is not None and not 0 < value <= MOST_GIB:
+                raise ValueError(f"{name} must be above 0 and at most {MOST_GIB}, not {value}")
         if not 0 < self.mem_fraction_static < 1:
             raise ValueError(
                 f"mem_fraction_static must lie between 0 and 1, not {self.mem_fraction_static}"
@@ -72,6 +80,7 @@ class Scenario:
         """
         from functools import cache
 
+        from hisparse_sim.simulator.serving.demand import demand_of
         from hisparse_sim.simulator.serving.deployment import Deployment
         from hisparse_sim.simulator.serving.hardware import load_hardware
         from hisparse_sim.simulator.serving.missing import (
@@ -85,7 +94,7 @@ class Scenario:
         from hisparse_sim.simulator.serving.profiles import ProfileError
         from hisparse_sim.simulator.serving.step_source import steps_for
         from hisparse_sim.simulator.serving.steptimes import LAYOUTS
-        from hisparse_sim.traces import as_trace
+        from hisparse_sim.traces import Trace, as_trace
         from hisparse_sim.traces.file.units import refuse_blocks
 
         model = load_model(self.model, self.profiles)
@@ -116,29 +125,40 @@ class Scenario:
                 raise
             no_steps = str(error)  # memory is answered, rates are not
         start = "direct" if self.disaggregated else "staged"
+        context = self.prompt + self.output_len // 2
         notes: tuple[str, ...] = (f"rates are not known: {no_steps}",) if no_steps else ()
         given: MissesOf
+        trace: Trace
         if self.miss_curve is not None:
             if self.trace is not None:
                 raise ValueError("give a trace to replay or a miss curve, not both")
-            context = self.prompt + self.output_len / 2
-            given = curve = read_miss_curve(self.miss_curve, policy.name, context, model.top_k, start)
+            given = curve = read_miss_curve(
+                self.miss_curve, policy.name, context, model.top_k, start
+            )
             origin = curve.origin
+            notes += (f"misses from {self.miss_curve}",)
             if curve.start not in ("", start):
-                notes += (f"the misses are those of a {curve.start} start, this is a {start} one",)
+                notes += (f"they are those of a {curve.start} start, this is a {start} one",)
         else:
-            trace = as_trace(self.trace)
-            refuse_blocks([trace], "serving models price")
-            origin = Origin.of(trace)
-            if trace.metadata.model != model.name:
-                notes += (
+            if self.trace is None:
+                trace, note = demand_of(model, context)
+            else:
+                trace = as_trace(self.trace)
+                refuse_blocks([trace], "serving models price")
+                note = (
                     f"misses from {trace.name} ({trace.metadata.model},"
-                    f" {trace.metadata.provenance}), not from {model.name}",
+                    f" {trace.metadata.provenance})"
                 )
+                if trace.metadata.model != model.name:
+                    note += f", not from {model.name}"
+            origin, notes = Origin.of(trace), (*notes, note)
 
             @cache
             def misses_of(name: str, size: int) -> LayerMisses:
-                return layer_misses(trace, policy if name == policy.name else name, size, start)
+                replayed = trace
+                if self.trace is None and context <= size:  # a trace that fits says nothing
+                    replayed, _ = demand_of(model, 2 * size)
+                return layer_misses(replayed, policy if name == policy.name else name, size, start)
 
             given = misses_of
         setting = Setting(

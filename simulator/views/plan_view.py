@@ -183,7 +183,14 @@ def show_served(
         )
         if row[name]
     ]
-    print_table(rows, columns, output, before, "\n".join([*_READING, "", assumed(setting), "", *notes]), "tokens_per_s")
+    print_table(
+        rows,
+        columns,
+        output,
+        before,
+        "\n".join([*_READING, "", assumed(setting), "", *notes]),
+        "tokens_per_s",
+    )
 
 
 _READING = (

@@ -11,6 +11,8 @@ from typing import Any, NoReturn, Protocol
 import numpy as np
 import pyarrow as pa
 
+from hisparse_sim.traces.demand import Demand, Ints, Ragged
+from hisparse_sim.traces.errors import TraceError
 from hisparse_sim.traces.file.columns import (
     OPTIONAL,
     integers,
@@ -20,16 +22,14 @@ from hisparse_sim.traces.file.columns import (
     request_codes,
     wrong_column,
 )
-from hisparse_sim.traces.demand import Demand, Ints, Ragged
-from hisparse_sim.traces.errors import TraceError
-from hisparse_sim.traces.notebook import shown
-from hisparse_sim.traces.terminal import printable
-from hisparse_sim.traces.files import opened
 from hisparse_sim.traces.file.digest import Digest, read_digest
 from hisparse_sim.traces.file.layout import Columns, Part, decoding, lay_out, open_parquet
 from hisparse_sim.traces.file.metadata import KEY, PROVENANCES, Metadata
 from hisparse_sim.traces.file.rules import RowError, Tally, check_rows, outside, strip_padding
 from hisparse_sim.traces.file.units import can_be_replayed
+from hisparse_sim.traces.files import opened
+from hisparse_sim.traces.notebook import shown
+from hisparse_sim.traces.terminal import printable
 
 __all__ = ["Demand", "Part", "Trace", "open_trace"]
 
@@ -122,7 +122,7 @@ class Trace:
         self._version = self._current()
 
     def __repr__(self) -> str:
-        return f"<Trace {self.path}: {len(self.parts)} parts, {self.rows} rows>"
+        return f"<Trace {self.name}: {len(self.parts)} parts, {self.rows} rows>"
 
     def _repr_html_(self) -> str:
         about = self.metadata
@@ -130,8 +130,8 @@ class Trace:
         return shown(
             f"Trace {self.name}: {about.provenance}, {about.model or 'model unknown'}",
             [
-                f"{len(self.requests)} requests, {len(self.layers)} layers{kept}, {self.rows:,} rows"
-                f" (a decode step of one layer each), top_k {about.top_k:,}",
+                f"{len(self.requests)} requests, {len(self.layers)} layers{kept}, {self.rows:,}"
+                f" rows (a decode step of one layer each), top_k {about.top_k:,}",
                 about.source,
                 about.dataset,
             ],
@@ -167,7 +167,7 @@ class Trace:
 
     @property
     def shared_groups(self) -> int:
-        """Number of row groups that hold rows of several parts: slow to read, see `layout.Groups`."""
+        """Number of row groups that hold rows of several parts: slow to read, see `Groups`."""
         return self._groups.shared(self.parts)
 
     @property
