@@ -107,8 +107,7 @@ host_options = combined(
         help="Host memory for the pool of one GPU.  [default: its share of the machine's]",
     ),
 )
-deployment_options = combined(
-    click.option("--model", default=Scenario.model, show_default=True, help="Model profile."),
+machine_options = combined(
     click.option(
         "--hardware", default=Scenario.hardware, show_default=True, help="Machine profile."
     ),
@@ -137,6 +136,10 @@ deployment_options = combined(
     ),
     host_options,
     engine_option(),
+)
+deployment_options = combined(
+    click.option("--model", default=Scenario.model, show_default=True, help="Model profile."),
+    machine_options,
     click.option(
         "--early-stops",
         is_flag=True,
