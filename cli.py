@@ -1,32 +1,41 @@
 """The command line: `hisparse-sim COMMAND`, each command loaded from its room when it is called.
 
-Data goes to stdout, notes and progress to stderr. Exit codes: 0 done, 1 failed, 2 wrong usage.
+Data goes to stdout, notes and progress to stderr. Exit codes: see `traces/commands/group.py`.
 """
 
 import click
 
-from hisparse_sim.traces.commands.options import Group
+from hisparse_sim.traces.commands.group import Group
 
 _GPU = "hisparse_sim.gpu_replay.commands"
 _SIMULATOR = "hisparse_sim.simulator.commands"
 _TRACES = "hisparse_sim.traces.commands"
 
 _COMMANDS = {
-    "curve": (f"{_SIMULATOR}.sweep:curve", "Draw misses per step, or their time, over a rolling window."),
+    "curve": (
+        f"{_SIMULATOR}.sweep:curve",
+        "Draw misses per step, or their time, over a rolling window.",
+    ),
     "gpu": (f"{_GPU}.gpu:gpu", "Replay and measure on an NVIDIA GPU."),
     "policies": (f"{_SIMULATOR}.policies:list_policies", "List the policies, one line each."),
     "plan": (f"{_SIMULATOR}.deployment:plan", "Choose device_buffer_size and host_to_device_ratio."),
     "profiles": (f"{_SIMULATOR}.profiles:list_profiles", "Models, machines, links, engines and step times."),
     "report": (f"{_SIMULATOR}.report:report", "One HTML page of what was found."),
     "reproduce": (f"{_SIMULATOR}.deployment:reproduce", "Redo published figures."),
-    "serve": (f"{_SIMULATOR}.deployment:serve", "Simulate serving: throughput, latency, break-even."),
+    "serve": (
+        f"{_SIMULATOR}.deployment:serve",
+        "Simulate serving: throughput, latency, break-even.",
+    ),
     "sweep": (f"{_SIMULATOR}.sweep:sweep", "Misses of every policy at every buffer size."),
 }
 _TRACE_COMMANDS = {
     "capture": (f"{_TRACES}.capture:capture", "Capture a trace from a running engine or a model."),
     "convert": (f"{_TRACES}.convert:convert", "Make a trace file of what other tools saved."),
     "export": (f"{_TRACES}.convert:export", "Write a trace in the formats of other simulators."),
-    "info": (f"{_SIMULATOR}.trace_info:info", "Describe a trace: what it holds, how local its demand is."),
+    "info": (
+        f"{_SIMULATOR}.trace_info:info",
+        "Describe a trace: what it holds, how local its demand is.",
+    ),
     "sample": (f"{_TRACES}.check:sample", "Cut a trace by request, layer and step."),
     "synth": (f"{_TRACES}.synth:synth", "Make a synthetic trace."),
     "validate": (f"{_TRACES}.check:validate", "Read whole files and say what is wrong with them."),
@@ -46,6 +55,10 @@ def cli() -> None:
     How many misses has my workload at this buffer size?   hisparse-sim sweep
     How do they develop as a request goes on?              hisparse-sim curve
     What is in a trace of top-k positions?                 hisparse-sim trace info
+
+    Numbers may be written 64k (65,536), lists of them 0-5 or 2048:8192:1024. To complete commands,
+    policies and profiles, put `eval "$(_HISPARSE_SIM_COMPLETE=bash_source hisparse-sim)"` into
+    ~/.bashrc (for zsh and fish see docs/cli.md).
     """
 
 

@@ -97,7 +97,7 @@ def tasks() -> dict[str, Task]:
     )
     glm = Profile("glm-5.1", "GLM-5.1", 78, 2048, 100_384, 1000, start)
     deepseek = Profile(
-        "v3.2",
+        "deepseek-v3.2",
         "DeepSeek-V3.2",
         61,
         2048,
@@ -125,7 +125,7 @@ def tasks() -> dict[str, Task]:
             "HiSparse paper, arXiv 2608.07009: LongBench v2, mean over 78 layers and 1,000 steps",
             sample=13,
         ),
-        "v3.2": Task(
+        "deepseek-v3.2": Task(
             deepseek,
             ("noise", "layer_spread"),
             (
@@ -256,7 +256,7 @@ def main(names: Sequence[str]) -> None:
         for row in profile.fit["figures"]:
             kind = "fitted" if row["fitted"] else "held out"
             print(f"  {row['figure']:42} {row['published']:8} {row['achieved']:8} {kind}")
-        values = asdict(profile)
+        values = asdict(profile) | {"aliases": shipped.get(name, {}).get("aliases", [])}
         del values["name"]
         shipped[name] = values
         PROFILES_PATH.write_text(json.dumps(shipped, indent=2) + "\n")

@@ -228,3 +228,24 @@ def test_a_npy_of_headers_only(tmp_path: Path) -> None:
     for size in (1, 6, 10, 64, 128):
         source.write_bytes(file.getvalue()[:size])
         refused(tmp_path, source, prompt_len=5)
+
+
+def test_layers_and_top_k_that_fit_the_size_only(tmp_path: Path) -> None:
+    """2 layers of 8 have the bytes of 4 of 4: rows of the prompt tell, and else the newest token."""
+    array = logical(40, 2, 8, 0)
+    array[30:, :, 7] = np.arange(30, 40)[:, None]  # the newest token, at the end of each row
+    array[30:, :, :7] = logical(10, 2, 7, 29)
+    source = written(tmp_path / "a.json", sglang_answer(array, 30))
+    message = refused(tmp_path, source, num_layers=4, top_k=4)
+    assert "lists the first token in 2 layers, and nothing in 2: they look like 2 layers of 8" in (
+        message
+    )
+    array[:30] = 7_000_000  # what an engine left there
+    written(source, sglang_answer(array, 30))
+    doubts: list[str] = []
+    convert(source, tmp_path / "o.parquet", num_layers=4, top_k=4, warn=doubts.append)
+    assert "layer 0 never lists its newest token" in doubts[-1]
+    assert "(2 of 4 layers are so): check --layers and --top-k" in doubts[-1]
+    doubts.clear()
+    convert(source, tmp_path / "o.parquet", num_layers=2, top_k=8, warn=doubts.append)
+    assert doubts == []

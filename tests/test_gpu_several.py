@@ -145,7 +145,7 @@ def test_options_of_several_gpus():
         result = run("bench", option)
         assert result.exit_code == 2
         assert "go with --gpus" in result.output
-    assert "not a list of whole numbers" in run("bench", "--gpus", "two").output
+    assert "is not a whole number" in run("bench", "--gpus", "two").output
 
 
 def test_bench_writes_as_it_goes(tmp_path, monkeypatch):

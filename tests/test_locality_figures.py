@@ -80,7 +80,7 @@ def test_several_traces_are_lines(several: pd.DataFrame) -> None:
     assert line_of(axes, "u")[4] == pytest.approx(np.mean(layers))
     assert list(line_of(axes, "u")) == [1, 2, 4, 8, 16]  # 20 steps
     assert list(line_of(axes, "t")) == [1, 2, 4, 8, 16, 32]
-    assert axes.figure.get_supxlabel() == "synthetic, trained-indexer 3 traces"
+    assert axes.figure.get_supxlabel() == "t (synthetic), u (synthetic), v (trained-indexer)"
 
 
 def test_reuse_distances_by_hand() -> None:
@@ -222,7 +222,7 @@ def test_one_command_draws_and_compares(tmp_path: Path, monkeypatch: pytest.Monk
     assert lines[2].split()[:2] == ["b", f"{mean:.1f}"]
     for words, why in (
         (("*.parquet",), "several traces are compared with --full"),
-        (("a.parquet", "--plot", "page.txt"), "no suffix of a figure"),
+        (("a.parquet", "--plot", "page.txt"), "ends in .txt; choose one of .png"),
         (("a.parquet", "--plot", "nowhere/page.png"), "nowhere"),
         (("a.parquet", "--full", "--plot", "a.parquet"), "a.parquet"),
     ):

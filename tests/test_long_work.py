@@ -62,7 +62,7 @@ def test_an_interrupted_sweep_goes_on(
     interrupting = Interrupting(monkeypatch)
     cut = run("sweep", path, *options, "-o", out)
     kept = tmp_path / "rows.jsonl.partial"
-    assert cut.exit_code == 1
+    assert cut.exit_code == 130
     assert cut.stdout == ""
     assert f"interrupted: 3 of 4 (request, layer) parts were finished; {kept} keeps" in cut.stderr
     assert out.read_text() == "of another day"
@@ -84,7 +84,7 @@ def test_an_interrupted_curve_goes_on(
 ) -> None:
     interrupting = Interrupting(monkeypatch)
     arguments = ["curve", path, "--buffer", "16", "--jobs", "1", "-o", tmp_path / "c.png"]
-    assert run(*arguments).exit_code == 1
+    assert run(*arguments).exit_code == 130
     assert not (tmp_path / "c.png").exists()
     interrupting.ran.clear()
     assert run(*arguments).exit_code == 0
@@ -98,7 +98,7 @@ def test_without_a_file_the_finished_rows_are_shown_and_marked(
 ) -> None:
     Interrupting(monkeypatch)
     cut = run("sweep", path, *SWEEP, "--per-layer", "--format", "jsonl")
-    assert cut.exit_code == 1
+    assert cut.exit_code == 130
     rows = [json.loads(line) for line in cut.stdout.splitlines()]
     assert {row["layer"] for row in rows} == {0, 1, 2}
     assert {json.loads(row["parameters"])["interrupted"] for row in rows} == {"3 of 4 parts"}
@@ -185,7 +185,7 @@ def test_a_signal_leaves_no_file(tmp_path: Path, name: str) -> None:
     code = """
 import sys, time, click
 from hisparse_sim.traces.files import atomic_path
-from hisparse_sim.traces.commands.options import Group
+from hisparse_sim.traces.commands.group import Group
 
 @click.group(cls=Group)
 def cli(): pass
@@ -209,7 +209,7 @@ cli(["work"])
         assert len(list(tmp_path.iterdir())) == 1
         number = getattr(signal, name)
         process.send_signal(number)
-        assert process.wait(timeout=30) == (1 if name == "SIGINT" else 128 + number)
+        assert process.wait(timeout=30) == 128 + number
 
     assert not list(tmp_path.iterdir())
 
@@ -226,7 +226,7 @@ def test_a_signal_to_a_sweep(tmp_path: Path, name: str) -> None:
         time.sleep(0.01)
     process.send_signal(getattr(signal, name))
     _, error = process.communicate(timeout=60)
-    assert process.returncode == (1 if name == "SIGINT" else 143), error
+    assert process.returncode == 128 + getattr(signal, name), error
     assert "Traceback" not in error
     assert sorted(file.name for file in tmp_path.iterdir()) == ["rows.csv.partial", "t.parquet"]
     again = subprocess.run(command, check=True, capture_output=True, text=True)

@@ -1,5 +1,6 @@
 """Machine code kept on disk: damage, folders that cannot be written, two processes at once."""
 
+import ast
 import os
 import random
 import subprocess
@@ -112,6 +113,26 @@ def test_other_sources_have_another_folder(folder: Path) -> None:
     loops = [loop_of(1), loop_of(1), loop_of(2)]
     assert [loop(1, 2) for loop in loops] == [3, 3, 3]
     assert [loop.from_disk for loop in loops] == [0, 1, 0]
+
+
+def test_a_loop_calls_rules_only(folder: Path) -> None:
+    """A loop is an object that compiled code cannot call: what loops share is a rule."""
+    root = Path(machine_code.__file__).parents[1]
+    for file in (*root.glob("*/*/*.py"), *root.glob("*/*/*/*.py")):
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        loops = [
+            node
+            for node in tree.body
+            if isinstance(node, ast.FunctionDef)
+            and any(ast.unparse(each).endswith("compiled") for each in node.decorator_list)
+        ]
+        called = {
+            ast.unparse(call.func)
+            for loop in loops
+            for call in ast.walk(loop)
+            if isinstance(call, ast.Call)
+        }
+        assert not called & {loop.name for loop in loops}, file
 
 
 def test_old_neighbours_go(folder: Path) -> None:

@@ -12,10 +12,16 @@ from click.testing import CliRunner
 from make_results import results, run
 
 from hisparse_sim.cli import cli
-from hisparse_sim.simulator.serving.latency import load_link
-from hisparse_sim.simulator.views.report import Result, read_results, write_report
-from hisparse_sim.simulator.views.report import charts, data, findings
 from hisparse_sim.simulator.replay.totals import totals
+from hisparse_sim.simulator.serving.latency import load_link
+from hisparse_sim.simulator.views.report import (
+    Result,
+    charts,
+    data,
+    findings,
+    read_results,
+    write_report,
+)
 from hisparse_sim.traces import TraceError
 
 
@@ -136,7 +142,8 @@ def test_curves_are_thinned_honestly() -> None:
     kept, notes = data.curve_table(line)
     assert kept["step"].tolist() == [*range(0, 2000, 4), 1999]
     assert notes == [
-        "Drawn are every 4th point of a line and its last (501 of 2,000); the result file has all."
+        "Charts draw one point in 4 of each line, and its last (501 of 2,000); the result file has"
+        " all."
     ]
     short, no_notes = data.curve_table(line.head(50))
     assert len(short) == 50
@@ -183,7 +190,7 @@ def test_a_sweep_of_78_layers_stays_small(tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     notes = write_report(read_results([large, tmp_path / "long.parquet"]), page)
     assert page.stat().st_size < 3_000_000
-    assert any("every" in note for note in notes)
+    assert any("one point in" in note for note in notes)
     embedded = re.search(r'id="data">(.*?)</script>', page.read_text(), re.DOTALL)
     assert embedded is not None
     sweep = json.loads(embedded[1])["tables"]["sweep"]

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from hisparse_sim.cli import cli
 from hisparse_sim.simulator.replay import replay_part
 from hisparse_sim.traces import Demand, Ragged, TraceError, open_trace
-from hisparse_sim.traces.locality.measure import adjacent_overlap
 from hisparse_sim.traces.file.rules import check_rows
-from hisparse_sim.traces.synth.shapes import SHAPES, generate_shape, synthesize_shape
+from hisparse_sim.traces.locality.measure import adjacent_overlap
 from hisparse_sim.traces.synth.generator import (
     Parameters,
     Profile,
@@ -25,6 +24,7 @@ from hisparse_sim.traces.synth.generator import (
     reshaped,
     synthesize,
 )
+from hisparse_sim.traces.synth.shapes import SHAPES, generate_shape, synthesize_shape
 
 SMALL = Profile(
     "small", "none", 4, 32, 300, 40,
@@ -124,7 +124,7 @@ def test_profiles_reproduce_their_recorded_fit(name: str) -> None:
             assert found == pytest.approx(recorded, rel=0.1)
         fitted = [row for row in fit.values() if row["fitted"]]
         assert all(row["achieved"] == pytest.approx(row["published"], rel=0.01) for row in fitted)
-    if name == "v3.2":
+    if name == "deepseek-v3.2":
         early = adjacent_overlap(generate(reshaped(profile, steps=50), 0))
         deep = [adjacent_overlap(generate(reshaped(profile, steps=50), 20 + i)) for i in range(13)]
         assert early < 0.03

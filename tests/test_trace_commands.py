@@ -13,8 +13,8 @@ from longbench_items import ROWS
 from hisparse_sim.cli import cli
 from hisparse_sim.traces import open_trace
 from hisparse_sim.traces.importers import IMPORTERS
-from hisparse_sim.traces.synth.shapes import SHAPES
 from hisparse_sim.traces.synth.generator import profiles
+from hisparse_sim.traces.synth.shapes import SHAPES
 
 __all__ = ["fake"]  # a fixture
 
@@ -64,7 +64,7 @@ def test_convert_and_export(tmp_path: Path) -> None:
     trace = open_trace(path)
     assert (trace.layers, trace.requests, trace.metadata.model) == ((4, 9), ("r",), "m")
     found = run("export", path, "--layer", 9, "-o", tmp_path / "t.csv")
-    assert "wrote 12 accesses" in found.stderr
+    assert f"wrote {tmp_path / 't.csv'}: 12 accesses" in found.stderr
     found = run("export", path, "-o", tmp_path / "t.oracleGeneral")
     assert (tmp_path / "t.oracleGeneral").stat().st_size == 24 * 24
 

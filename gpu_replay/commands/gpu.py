@@ -6,15 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hisparse_sim.traces.commands.options import Group
-
-from hisparse_sim.traces.commands.options import Renamed
+from hisparse_sim.traces.commands.group import Group
+from hisparse_sim.traces.commands.options import open_traces, quiet_option
+from hisparse_sim.traces.commands.values import Number, Output, Renamed, several
+from hisparse_sim.traces.terminal import note, wrote
 
 if TYPE_CHECKING:
     from hisparse_sim.gpu_replay.bench.together import Grid
 
+RESULT = click.Path(dir_okay=False, path_type=Path)
 KERNEL = click.Choice(["sglang", "native"])
-OUTPUT = click.Path(dir_okay=False, path_type=Path)
 
 
 class GpuGroup(Group):
@@ -29,14 +30,8 @@ class GpuGroup(Group):
             raise click.ClickException(self.said(ctx, error)) from error
 
 
-def _numbers(
-    ctx: click.Context, parameter: click.Parameter, given: Sequence[str]
-) -> tuple[int, ...]:
-    """Parse an option that is repeated or holds whole numbers separated by commas."""
-    try:
-        return tuple(dict.fromkeys(int(text) for value in given for text in value.split(",")))
-    except ValueError:
-        raise click.BadParameter(f"{', '.join(given)!r} is not a list of whole numbers") from None
+def _number(name: str, default: int, help: str) -> Callable[[Any], Any]:
+    return click.option(name, type=Number(1), default=default, show_default=True, help=help)
 
 
 def _several(
@@ -48,7 +43,7 @@ def _several(
         former=former,
         multiple=True,
         default=[default],
-        callback=_numbers,
+        callback=several(int),
         help=f"{help} [{default}]",
     )
 
@@ -69,8 +64,8 @@ def info() -> None:
 
     Example: hisparse-sim gpu info
     """
-    from hisparse_sim.gpu_replay.kernels import available_kernels
     from hisparse_sim.gpu_replay.harness.machine import describe_machine
+    from hisparse_sim.gpu_replay.kernels import available_kernels
 
     described = describe_machine()
     described |= {
@@ -84,24 +79,26 @@ def info() -> None:
 @gpu.command()
 @click.argument("trace", type=click.Path(path_type=Path))
 @click.option("--kernel", type=KERNEL, default="native", show_default=True)
-@click.option("--buffer", default=4096, show_default=True, help="Slots of a request.")
-@click.option("--batch", default=1, show_default=True, help="Requests at once.")
-@click.option("--layers", default=1, show_default=True, help="Layers in one captured graph.")
-@click.option("--steps", type=int, help="Only so many steps.")
+@_number("--buffer", 4096, "Slots of a request.")
+@_number("--batch", 1, "Requests at once.")
+@_number("--layers", 1, "Layers in one captured graph.")
+@click.option("--steps", type=Number(1), help="Only so many steps.")
 @click.option("--start", type=click.Choice(["staged", "direct"]), default="staged")
 @click.option(
     "--kv-entry-bytes",
     "entry_bytes",
     cls=Renamed,
     former=["--item-bytes"],
+    type=Number(1),
     default=1152,
     show_default=True,
     help="Bytes of a KV entry: one token in one layer; 1152 bf16, 656 fp8.",
 )
 @click.option("--check", is_flag=True, help="Compare every step with the simulator; no timing.")
-@click.option("--gpus", default=1, show_default=True, help="Deal the batch to so many GPUs.")
+@_number("--gpus", 1, "Deal the batch to so many GPUs.")
 @OVERSUBSCRIBE
-@click.option("-o", "--output", type=OUTPUT, help="Steps, as .json or .parquet.")
+@click.option("-o", "--output", type=Output(".json", ".parquet", ""), help="Steps.")
+@quiet_option
 def replay(
     trace: Path,
     kernel: str,
@@ -115,17 +112,17 @@ def replay(
     gpus: int,
     oversubscribe: bool,
     output: Path | None,
+    quiet: bool,
 ) -> None:
     """Replay a trace through a swap-in kernel: measured time beside simulated misses.
 
     Example: hisparse-sim gpu replay sample.parquet --kernel native --batch 16
     """
+    from hisparse_sim.gpu_replay.bench.results import write_result
     from hisparse_sim.gpu_replay.harness.machine import describe_machine
     from hisparse_sim.gpu_replay.harness.replaying import replay_on_gpus, replay_trace
-    from hisparse_sim.gpu_replay.bench.results import write_result
     from hisparse_sim.gpu_replay.harness.several import find_devices
     from hisparse_sim.traces import atomic_path
-    from hisparse_sim.traces.commands.options import open_traces
 
     options: dict[str, Any] = {
         "buffer": buffer, "batch": batch, "layers": layers, "steps": steps, "start": start,
@@ -137,7 +134,7 @@ def replay(
     else:
         done = replay_on_gpus(opened, kernel, find_devices(gpus, oversubscribe), **options)
     if done.stand_in:
-        click.echo(f"Note: {done.stand_in}.", err=True)
+        note(f"note: {done.stand_in}", quiet)
     for name, value in done.summary().items():
         click.echo(f"{name:8} {value:.1f}" if isinstance(value, float) else f"{name:8} {value}")
     if check:
@@ -154,7 +151,7 @@ def replay(
         parameters = {**done.parameters, "checked": check, "stand_in": done.stand_in}
         rows = [{str(k): v for k, v in row.items()} for row in done.steps.to_dict("records")]
         write_result(output, describe_machine(), parameters, rows, summary=done.summary())
-    click.echo(f"Wrote {output}", err=True)
+    wrote(output, quiet)
 
 
 @gpu.command()
@@ -168,14 +165,18 @@ def replay(
     former=["--item-bytes"],
 )
 @click.option("--kernel", "kernels", type=KERNEL, multiple=True, help="[both, if installed]")
-@click.option("--repeats", default=30, show_default=True, help="Timed rounds of each point.")
+@_number("--repeats", 30, "Timed rounds of each point.")
 @click.option(
-    "--gpus", multiple=True, callback=_numbers, help="So many GPUs at once, a process each: 1,2,4."
+    "--gpus",
+    multiple=True,
+    callback=several(int),
+    help="GPUs at once, a process each: 1,2,4.",
 )
 @click.option("--share-host-pool", is_flag=True, help="With --gpus: one host pool for all.")
 @click.option("--pin-numa", is_flag=True, help="With --gpus: run each beside its GPU.")
 @OVERSUBSCRIBE
-@click.option("-o", "--output", type=OUTPUT, help="All samples, as .json.")
+@click.option("-o", "--output", type=Output(".json", ""), help="All samples.")
+@quiet_option
 def bench(
     batch: tuple[int, ...],
     misses: tuple[int, ...],
@@ -188,6 +189,7 @@ def bench(
     pin_numa: bool,
     oversubscribe: bool,
     output: Path | None,
+    quiet: bool,
 ) -> None:
     """Time both kernels, their planning alone, and the copy alone, on a grid of points.
 
@@ -197,15 +199,15 @@ def bench(
     """
     from hisparse_sim.gpu_replay.bench.grid import CONTENDERS, run_grid
     from hisparse_sim.gpu_replay.bench.lines import HEADING, point_line
-    from hisparse_sim.gpu_replay.harness.machine import describe_machine
     from hisparse_sim.gpu_replay.bench.results import write_result
+    from hisparse_sim.gpu_replay.harness.machine import describe_machine
 
     grid = (batch, misses, buffer, entry_bytes)
     if gpus:
         from hisparse_sim.gpu_replay.bench.together import Grid
 
         chosen = Grid(*grid, gpus, kernels or _installed(), pin_numa, repeats)
-        _bench_together(chosen, share_host_pool, oversubscribe, output)
+        _bench_together(chosen, share_host_pool, oversubscribe, output, quiet)
         return
     if share_host_pool or pin_numa or oversubscribe:
         raise click.UsageError("--share-host-pool, --pin-numa and --oversubscribe go with --gpus")
@@ -222,7 +224,7 @@ def bench(
         rows.append(row)
     if output is not None:
         write_result(output, describe_machine(), {"repeats": repeats, "unit": "us"}, rows)
-        click.echo(f"Wrote {output}", err=True)
+        wrote(output, quiet)
 
 
 def _installed() -> tuple[str, ...]:
@@ -231,12 +233,15 @@ def _installed() -> tuple[str, ...]:
     return tuple(name for name, missing in available_kernels().items() if not missing)
 
 
-def _bench_together(grid: "Grid", share: bool, oversubscribe: bool, output: Path | None) -> None:
+def _bench_together(
+    grid: "Grid", share: bool, oversubscribe: bool, output: Path | None, quiet: bool
+) -> None:
     """Measure on several GPUs; the result file is written anew after every row."""
     from hisparse_sim.gpu_replay.bench.lines import together_line
     from hisparse_sim.gpu_replay.bench.results import write_result
     from hisparse_sim.gpu_replay.harness.several import find_devices
     from hisparse_sim.gpu_replay.bench.together import measure_together
+    from hisparse_sim.gpu_replay.harness.several import find_devices
 
     devices = find_devices(max(grid.counts), oversubscribe)
     measured = measure_together(grid, devices, share)
@@ -246,27 +251,31 @@ def _bench_together(grid: "Grid", share: bool, oversubscribe: bool, output: Path
         "repeats": grid.repeats, "unit": "us", "top_k": grid.top_k, "devices": devices,
     }  # fmt: skip
     if grid.pin_numa and all(gpu["numa_node"] is None for gpu in described["gpus"]):
-        click.echo("Note: this machine names no NUMA node for its GPUs; none was pinned.", err=True)
+        note("note: this machine names no NUMA node for its GPUs; none was pinned", quiet)
     rows: list[dict[str, Any]] = []
     for row in measured:
         click.echo(together_line(row))
         rows.append(row)
         if output is not None:
             write_result(output, described["machine"], parameters, rows, gpus=described["gpus"])
-    if output is not None:
-        click.echo(f"Wrote {output}", err=True)
+    wrote(output, quiet)
 
 
 @gpu.command()
 @click.option("--name", default="here", show_default=True, help="Name of the profile.")
-@click.option("--from", "source", type=OUTPUT, help="Fit this result of `gpu bench` instead.")
-@click.option("-o", "--output", type=OUTPUT, required=True, help="Profile, as .toml.")
-def calibrate(name: str, source: Path | None, output: Path) -> None:
+@click.option("--from", "source", type=RESULT, help="Fit this result of `gpu bench` instead.")
+@click.option("-o", "--output", type=Output(".toml", ""), required=True, help="The profile.")
+@quiet_option
+def calibrate(name: str, source: Path | None, output: Path, quiet: bool) -> None:
     """Measure the latency model's figures here and write them as a link profile.
 
     Example: hisparse-sim gpu calibrate --name my-server -o links.toml
     """
-    from hisparse_sim.gpu_replay.bench.calibrate import calibrate_from, calibrate_here, write_profile
+    from hisparse_sim.gpu_replay.bench.calibrate import (
+        calibrate_from,
+        calibrate_here,
+        write_profile,
+    )
 
     if source is None:
         link, errors = calibrate_here(name)
@@ -275,4 +284,4 @@ def calibrate(name: str, source: Path | None, output: Path) -> None:
     write_profile(link, output)
     for kernel, (median, high) in errors.items():
         click.echo(f"{kernel:7} median error {median:.1%}, 95th percentile {high:.1%}")
-    click.echo(f"Wrote {output}", err=True)
+    wrote(output, quiet)

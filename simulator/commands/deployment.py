@@ -14,14 +14,22 @@ from hisparse_sim.simulator.commands.setting_options import (
     deployment_options,
     engine_option,
     one_trace,
+    policy_option,
     say,
     trace_options,
     write,
     write_document,
 )
-from hisparse_sim.traces.commands.options import RenamedChoice, output_form, output_options, several
-from hisparse_sim.traces.terminal import note
-
+from hisparse_sim.simulator.views import FIGURE_SUFFIXES
+from hisparse_sim.traces.commands.options import announcer, output_form, output_options
+from hisparse_sim.traces.commands.values import (
+    Number,
+    Output,
+    RenamedChoice,
+    refuse_without,
+    several,
+)
+from hisparse_sim.traces.terminal import wrote
 
 FORMER_MODES = {"oracle": "zero-cost"}
 
@@ -30,7 +38,7 @@ FORMER_MODES = {"oracle": "zero-cost"}
 @deployment_options
 @click.option(
     "--concurrency",
-    type=click.IntRange(1),
+    type=Number(1),
     default=256,
     show_default=True,
     help="Requests at a time, over all ranks.",
@@ -56,7 +64,7 @@ FORMER_MODES = {"oracle": "zero-cost"}
     show_default=True,
     help="How copies are waited for.",
 )
-@click.option("--policy", default="lru", show_default=True, help="The engine's own is lru.")
+@policy_option
 @click.option("--max-tpot-ms", type=POSITIVE, help="Latency target.")
 @click.option("--max-miss-rate", type=click.FloatRange(0, 1), help="Miss target, 0 to 1.")
 @click.option("--config", metavar="JSON", help="Check this --hisparse-config instead.")
@@ -89,6 +97,10 @@ def plan(
     from hisparse_sim.simulator.views.tables import write_rows
 
     form = output_form(form, output)
+    refuse_without(
+        *("a plan, not to --config", config is None),
+        *("--buffer", "--ratio", "--max-tpot-ms", "--max-miss-rate", "--candidates"),
+    )
     scenario = asked(options)
     if config is not None:
         findings = asking.check_config(config, concurrency=concurrency, **scenario)
@@ -96,6 +108,7 @@ def plan(
             show_findings(findings, output)
         else:
             write_rows(as_rows(findings), form, output)
+        wrote(output, options["quiet"])
         if any(finding.severity == "error" for finding in findings):
             sys.exit(1)
         return
@@ -126,6 +139,7 @@ def plan(
         write_document(found.document(candidates), found.origin, options | given, output)
     else:
         write(found.table(candidates), found.origin, options | given, form, output)
+    wrote(output, options["quiet"])
     if found.best is None:
         sys.exit(1)
 
@@ -139,9 +153,11 @@ def plan(
     type=RenamedChoice(["baseline", "hisparse", "prefetch", "overlap", "zero-cost"], FORMER_MODES),
     help="May be repeated.  [default: baseline, hisparse, zero-cost]",
 )
-@click.option("--buffer", type=int, default=4096, show_default=True, help="device_buffer_size.")
-@click.option("--ratio", type=int, default=4, show_default=True, help="host_to_device_ratio.")
-@click.option("--policy", default="lru", show_default=True)
+@click.option(
+    "--buffer", type=Number(1), default=4096, show_default=True, help="device_buffer_size."
+)
+@click.option("--ratio", type=Number(1), default=4, show_default=True, help="host_to_device_ratio.")
+@policy_option
 @click.option(
     "--concurrency",
     "concurrencies",
@@ -150,9 +166,7 @@ def plan(
     help="Closed loop; several values make a curve.  [default: 256]",
 )
 @click.option("--rate", type=POSITIVE, help="Open loop: requests a second.")
-@click.option(
-    "--requests", type=click.IntRange(1), help="[default: four times the concurrency, or 1000]"
-)
+@click.option("--requests", type=Number(1), help="[default: four times the concurrency, or 1000]")
 @click.option(
     "--range-ratio",
     type=click.FloatRange(0, 1, min_open=True),
@@ -160,7 +174,7 @@ def plan(
     show_default=True,
     help="Lengths are uniform in [this x length, length].",
 )
-@click.option("--seed", default=0, show_default=True)
+@click.option("--seed", type=int, default=0, show_default=True)
 @output_options
 def serve(
     modes: tuple[str, ...],
@@ -217,13 +231,14 @@ def serve(
             "requests": requests,
         }
         write(served.rows, served.origin, options | chosen, form, output, seed)
+    wrote(output, options["quiet"])
 
 
 @click.command()
 @trace_options
-@click.option("--policy", default="lru", show_default=True, help="The engine's own is lru.")
+@policy_option
 @engine_option("")
-@click.option("--plot", type=click.Path(path_type=Path), help="Curves beside published points.")
+@click.option("--plot", type=Output(*FIGURE_SUFFIXES), help="Curves beside published points.")
 @output_options
 def reproduce(
     traces: tuple[str, ...],
@@ -241,24 +256,21 @@ def reproduce(
     hisparse-sim reproduce
     hisparse-sim reproduce -o reproduced.csv --plot rates.svg
     """
+    from hisparse_sim.simulator.serving import asking
     from hisparse_sim.simulator.serving.missing import Origin
+    from hisparse_sim.simulator.serving.reproduce import published_rates, throughput_curves
     from hisparse_sim.simulator.views import figures
     from hisparse_sim.simulator.views.plan_view import show_reproduced
-    from hisparse_sim.simulator.serving import asking
-    from hisparse_sim.simulator.serving.reproduce import published_rates, throughput_curves
 
     form = output_form(form, output)
-    if plot:
-        figures.check_suffix(plot)
     trace = one_trace(traces, provenance)
-    rows = asking.reproduce(
-        trace, policy=policy, engine=engine or None, progress=lambda what: note(f"  {what}", quiet)
-    )
+    rows = asking.reproduce(trace, policy=policy, engine=engine or None, progress=announcer(quiet))
     if form == "table":
         show_reproduced(rows, output)
     else:
         write(rows, Origin.of(trace), {"policy": policy, "engine": engine or None}, form, output)
+    wrote(output, quiet)
     if plot:
         rates = throughput_curves(trace, policy)
         figures.save(figures.throughput_beside_published(rates, published_rates()), plot)
-        note(f"wrote {plot}", quiet)
+        wrote(plot, quiet)

@@ -4,12 +4,14 @@ from pathlib import Path
 
 import click
 
-from hisparse_sim.traces.commands.options import output_form, output_options
+from hisparse_sim.traces.commands.options import output_form, output_options, quiet_option
+from hisparse_sim.traces.terminal import wrote
 
 
 @click.command("policies")
 @output_options
-def list_policies(form: str | None, output: Path | None) -> None:
+@quiet_option
+def list_policies(form: str | None, output: Path | None, quiet: bool) -> None:
     """List the policies: name, what it does, reference."""
     from hisparse_sim.policies import table
     from hisparse_sim.simulator.views.tables import write_rows
@@ -21,3 +23,4 @@ def list_policies(form: str | None, output: Path | None) -> None:
         show_policies(rows, output)
     else:
         write_rows(rows, form, output)
+    wrote(output, quiet)

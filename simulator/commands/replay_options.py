@@ -8,17 +8,21 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hisparse_sim.simulator.commands.setting_options import known_policies, policy_name
+from hisparse_sim.traces.commands.group import Interrupted
 from hisparse_sim.traces.commands.options import (
     combined,
     in_options,
     provenance_option,
+    quiet_option,
     selection_options,
-    several,
 )
+from hisparse_sim.traces.commands.values import Name, Number, several
 from hisparse_sim.traces.files import is_file
 from hisparse_sim.traces.terminal import note
 
 if TYPE_CHECKING:
+    from hisparse_sim.simulator.replay.kept import Kept
     from hisparse_sim.simulator.replay.sweeping import Progress, Sweep
 
 traces_argument = click.argument("traces", nargs=-1, metavar="[TRACE]...")
@@ -26,8 +30,9 @@ replay_options = combined(
     click.option(
         "--policy",
         "policies",
+        type=Name(known_policies, listed=True),
         multiple=True,
-        callback=several(str),
+        callback=several(policy_name),
         help="Policies, see `hisparse-sim policies`, or FILE.py:NAME of your own; repeat or "
         "separate by commas.",
     ),
@@ -37,8 +42,8 @@ replay_options = combined(
         "buffers",
         multiple=True,
         callback=several(int, least=1),
-        help="Hot buffer sizes in slots per request and layer.  [default: 1, 2, 3 times the top_k "
-        "of the trace, the largest of several]",
+        help="Hot buffer sizes in slots per request and layer: 4096,6k or 2048:8192:1024 (k is "
+        "1,024).  [default: 1, 2, 3 times the top_k of the trace, the largest of several]",
     ),
     click.option(
         "--start",
@@ -51,53 +56,63 @@ replay_options = combined(
     provenance_option,
     click.option(
         "--seed",
-        type=click.IntRange(0, 2**63 - 1),
+        type=Number(0, 2**63 - 1),
         default=0,
         show_default=True,
         help="For the policy random.",
     ),
-    click.option("--jobs", type=click.IntRange(1), help="Threads.  [default: all cores]"),
-    click.option("--quiet", is_flag=True, help="No progress and no notes on stderr."),
+    click.option("--jobs", type=Number(1), help="Threads.  [default: all cores]"),
+    quiet_option,
 )
 
 
-def kept_beside(output: Path | None) -> Path | None:
-    """Return the file that keeps the work of a sweep until `output` is written."""
+def kept_beside(output: Path | None) -> "Kept | None":
+    """Return the file that keeps the work of a sweep until `output` is written, held until the
+    command ends."""
+    from hisparse_sim.simulator.replay.kept import Kept
+
     if output is None or not is_file(output):
         return None
-    return output.with_name(f"{output.name}.partial")
+    kept = Kept(output.with_name(f"{output.name}.partial"))
+    return click.get_current_context().with_resource(kept)
 
 
 @contextmanager
-def long_work(keep: Path | None, quiet: bool) -> Iterator["Callable[[Progress], None] | None"]:
+def long_work(keep: "Kept | None", quiet: bool) -> Iterator["Callable[[Progress], None] | None"]:
     """Say that kept work is used, and show progress: yields what a sweep reports it to."""
     from hisparse_sim.simulator.views.progress import progress
 
-    if keep is not None and keep.exists():
-        note(f"going on from what {keep} holds of this sweep", quiet)
+    if keep is not None and keep.holds_work:
+        note(f"going on from what {keep.path} holds of this sweep", quiet)
     with progress(quiet) as report:
         yield report
 
 
-def judge(swept: "Sweep", keep: Path | None, quiet: bool) -> None:
+def judge(swept: "Sweep", keep: "Kept | None", quiet: bool) -> None:
     """Print the notes of a sweep; fail if it was interrupted and there is nothing to show, or a
     file from which the same command continues."""
     for each in swept.notes:
         note(in_options(each, click.get_current_context().command), quiet)
     if swept.interrupted and (keep is not None or not swept.finished):
-        way = f"; {keep} keeps the work, and the same command goes on from there" if keep else ""
-        raise click.ClickException(_interrupted(swept) + way)
+        way = ""
+        if keep is not None:
+            way = f"; {keep.path} keeps the work, and the same command resumes it"
+        raise Interrupted(_interrupted(swept) + way)
 
 
-def end(swept: "Sweep", keep: Path | None) -> None:
-    """Remove what the output has made superfluous; exit with 1 if Ctrl-C ended the sweep, whose
+def end(swept: "Sweep", keep: "Kept | None", quiet: bool) -> None:
+    """Remove what the output has made superfluous; exit with 130 if Ctrl-C ended the sweep, whose
     finished rows are on stdout by then."""
-    if keep is not None:
-        keep.unlink(missing_ok=True)
+    if keep is not None and keep.remove():
+        note(
+            f"{keep.path} still keeps the finished work of another sweep with this output; delete"
+            " it if that is not needed",
+            quiet,
+        )
     if swept.interrupted:
-        raise click.ClickException(
-            f"{_interrupted(swept)} and are all that is shown; with -o FILE an interrupted sweep can"
-            " go on"
+        raise Interrupted(
+            f"{_interrupted(swept)} and are all that is shown; with -o FILE an interrupted sweep"
+            " can be resumed"
         )
 
 

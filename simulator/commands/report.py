@@ -4,7 +4,8 @@ from pathlib import Path
 
 import click
 
-from hisparse_sim.traces.commands.options import expand
+from hisparse_sim.traces.commands.options import expand, quiet_option
+from hisparse_sim.traces.commands.values import Output
 from hisparse_sim.traces.terminal import note
 
 
@@ -13,7 +14,7 @@ from hisparse_sim.traces.terminal import note
 @click.option(
     "-o",
     "--output",
-    type=click.Path(path_type=Path),
+    type=Output(".html", ".htm", ""),
     default=Path("report.html"),
     show_default=True,
     help="The page.",
@@ -24,7 +25,7 @@ from hisparse_sim.traces.terminal import note
     type=click.Path(),
     help="TOML file with the models and links that the results name and that are not shipped.",
 )
-@click.option("--quiet", is_flag=True, help="No notes on stderr.")
+@quiet_option
 def report(
     results: tuple[str, ...], output: Path, title: str | None, profiles: str | None, quiet: bool
 ) -> None:

@@ -12,7 +12,14 @@ import click
 
 from hisparse_sim.simulator.serving.engines import ENGINES, NEWEST, load_engine
 from hisparse_sim.simulator.serving.scenario import Scenario
-from hisparse_sim.traces.commands.options import combined, in_options, open_traces, provenance_option
+from hisparse_sim.traces.commands.options import (
+    combined,
+    in_options,
+    open_traces,
+    provenance_option,
+    quiet_option,
+)
+from hisparse_sim.traces.commands.values import Name, Number
 from hisparse_sim.traces.terminal import note
 
 if TYPE_CHECKING:
@@ -21,6 +28,40 @@ if TYPE_CHECKING:
     from hisparse_sim.simulator.serving.missing import Origin
     from hisparse_sim.traces import Trace
 
+
+def known_profiles(section: str) -> Callable[[], Iterable[str]]:
+    """Return a function that names the shipped profiles: of models, hardware or links."""
+
+    def names() -> Iterable[str]:
+        from hisparse_sim.simulator.serving.profiles import read_profiles
+
+        return read_profiles(section)
+
+    return names
+
+
+def known_policies() -> Iterable[str]:
+    """Return the names of all policies."""
+    from hisparse_sim.policies import ALIASES, POLICIES
+
+    return (*POLICIES, *ALIASES)
+
+
+def policy_name(text: str) -> str:
+    """Return the name that results give a policy: belady for min, which is the same."""
+    from hisparse_sim.policies import ALIASES
+
+    return ALIASES.get(text.lower(), text)
+
+
+policy_option = click.option(
+    "--policy",
+    type=Name(known_policies),
+    callback=lambda ctx, parameter, given: policy_name(given),
+    default="lru",
+    show_default=True,
+    help="The engine's own is lru.",
+)
 kv_dtype_option = click.option(
     "--kv-dtype",
     type=click.Choice(["bf16", "fp8", "fp8-raw"]),
@@ -56,6 +97,7 @@ def engine_option(default: str = NEWEST.name) -> Callable[[Any], Any]:
     return combined(
         click.option(
             "--engine",
+            type=Name(lambda: ENGINES),
             metavar="RELEASE",
             callback=chosen,
             help=f"{next(iter(ENGINES))} to {NEWEST.name}: memory and admission rules."
@@ -75,7 +117,7 @@ def engine_option(default: str = NEWEST.name) -> Callable[[Any], Any]:
 trace_options = combined(
     click.option("--trace", "traces", multiple=True, help="Trace to replay.  [default: sample]"),
     provenance_option,
-    click.option("--quiet", is_flag=True, help="No progress and no notes on stderr."),
+    quiet_option,
 )
 
 
@@ -109,7 +151,11 @@ host_options = combined(
 )
 machine_options = combined(
     click.option(
-        "--hardware", default=Scenario.hardware, show_default=True, help="Machine profile."
+        "--hardware",
+        type=Name(known_profiles("hardware")),
+        default=Scenario.hardware,
+        show_default=True,
+        help="Machine profile.",
     ),
     click.option(
         "--layout",
@@ -131,14 +177,20 @@ machine_options = combined(
     ),
     click.option(
         "--max-total-tokens",
-        type=click.IntRange(1),
+        type=Number(1),
         help="Most tokens of a rank's pool, as the engine's option.",
     ),
     host_options,
     engine_option(),
 )
 deployment_options = combined(
-    click.option("--model", default=Scenario.model, show_default=True, help="Model profile."),
+    click.option(
+        "--model",
+        type=Name(known_profiles("models")),
+        default=Scenario.model,
+        show_default=True,
+        help="Model profile.",
+    ),
     machine_options,
     click.option(
         "--early-stops",
@@ -150,14 +202,14 @@ deployment_options = combined(
     ),
     click.option(
         "--max-running-requests",
-        type=click.IntRange(1),
+        type=Number(1),
         default=Scenario.max_running_requests,
         show_default=True,
         help="Over all ranks.",
     ),
     click.option(
         "--chunked-prefill-size",
-        type=click.IntRange(64),
+        type=Number(64),
         default=Scenario.chunked_prefill_size,
         show_default=True,
         help="Over all ranks.",
@@ -171,14 +223,14 @@ deployment_options = combined(
     ),
     click.option(
         "--prompt",
-        type=click.IntRange(1),
+        type=Number(1),
         default=Scenario.prompt,
         show_default=True,
-        help="Tokens.",
+        help="Tokens; k counts 1,024: 64k is 65,536.",
     ),
     click.option(
         "--output-len",
-        type=click.IntRange(1),
+        type=Number(1),
         default=Scenario.output_len,
         show_default=True,
         help="Tokens.",

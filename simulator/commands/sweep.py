@@ -16,17 +16,17 @@ from hisparse_sim.simulator.commands.replay_options import (
     traces_argument,
 )
 from hisparse_sim.simulator.commands.setting_options import kv_dtype_option, machine_options
+from hisparse_sim.simulator.views import FIGURE_SUFFIXES
 from hisparse_sim.traces.commands.options import (
     FILE_FORMATS,
-    Renamed,
     chosen_requests,
     open_traces,
     output_form,
     output_options,
-    several,
 )
+from hisparse_sim.traces.commands.values import Number, Renamed, refuse_without, several
 from hisparse_sim.traces.files import refuse_input
-from hisparse_sim.traces.terminal import note
+from hisparse_sim.traces.terminal import wrote
 
 COSTS = (  # options that say what costs are of
     "kv_dtype hardware layout mem_fraction_static device_pool_gib max_total_tokens host_gib"
@@ -57,7 +57,7 @@ COSTS = (  # options that say what costs are of
 @machine_options
 @click.option(
     "--output-len",
-    type=click.IntRange(0, 2**31 - 1),
+    type=Number(0, 2**31 - 1),
     default=0,
     show_default=True,
     help="Tokens that a request still grows by after the trace, for memory.",
@@ -90,6 +90,11 @@ def sweep(
     from hisparse_sim.simulator.views.terminal import show_sweep
 
     form = output_form(form, output)
+    memory = bool(options["ratios"] or options["model"])
+    link = options["link"] is not None
+    refuse_without("--ratio", memory, "--device-pool-gib", "--host-gib", "--output-len")
+    refuse_without("--link", link, "--kernel", "--batch")
+    refuse_without("--ratio or --link", memory or link, "--kv-dtype", "--profiles")
     opened = open_traces(traces, options.pop("provenance"))
     options["requests"] = chosen_requests(options["requests"], opened)
     if output is not None:
@@ -116,18 +121,17 @@ def sweep(
         if "model" in rows or "link" in rows:
             parameters |= {name: options[name] for name in COSTS}
         write_rows(stamped(rows, swept.digests, options["seed"], parameters), form, output)
-    if output is not None:
-        note(f"wrote {output}", quiet)
-    end(swept, keep)
+    wrote(output, quiet)
+    end(swept, keep, quiet)
 
 
 @click.command()
 @traces_argument
 @replay_options
-@click.option("--window", type=click.IntRange(1), default=100, show_default=True, help="Steps.")
+@click.option("--window", type=Number(1), default=100, show_default=True, help="Steps.")
 @click.option(
     "--skip-steps",
-    type=click.IntRange(0),
+    type=Number(0),
     default=0,
     show_default=True,
     help="Leave out the first steps of every request (the start-up burst).",
@@ -169,15 +173,14 @@ def curve(
     hisparse-sim curve trace.parquet --policy lru,belady --buffer 4096 --format csv
     hisparse-sim curve --link h200-pcie5 --kernel native -o time.png
     """
-    from hisparse_sim.simulator.views import figures
     from hisparse_sim.simulator.serving import sweeps
+    from hisparse_sim.simulator.views import figures
     from hisparse_sim.simulator.views.tables import stamped, write_rows
 
-    form = output_form(form, output)
     path = output or Path("curve.png")
-    if form == "table":
-        figures.check_suffix(path)
-        output_form(None, path)
+    form = output_form(form, path if form is None else output, FIGURE_SUFFIXES)
+    priced = ("--model", "--kv-dtype", "--kernel", "--batch", "--profiles")
+    refuse_without("--link", options["link"] is not None, *priced)
     opened = open_traces(traces, options.pop("provenance"))
     options["requests"] = chosen_requests(options["requests"], opened)
     if len(opened) > 1:
@@ -204,6 +207,5 @@ def curve(
         parameters = selection(swept, options)
         parameters |= {"window": window, "skip_steps": skip_steps, "start": options["start"]}
         write_rows(stamped(curves.rows, swept.digests, options["seed"], parameters), form, output)
-    if form == "table" or output is not None:
-        note(f"wrote {path}", quiet)
-    end(swept, keep)
+    wrote(path if form == "table" else output, quiet)
+    end(swept, keep, quiet)

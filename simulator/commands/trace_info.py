@@ -6,15 +6,18 @@ from typing import TYPE_CHECKING
 
 import click
 
+from hisparse_sim.simulator.views import FIGURE_SUFFIXES
 from hisparse_sim.traces.commands.options import (
     open_traces,
     output_form,
     output_options,
     provenance_option,
+    quiet_option,
 )
+from hisparse_sim.traces.commands.values import Output
 from hisparse_sim.traces.file.units import TOKEN
-from hisparse_sim.traces.files import refuse_input, refuse_same
-from hisparse_sim.traces.terminal import note
+from hisparse_sim.traces.files import refuse_input, refuse_same, refuse_unwritable
+from hisparse_sim.traces.terminal import escaped, printable, wrote
 
 if TYPE_CHECKING:
     from hisparse_sim.traces import Trace
@@ -27,9 +30,10 @@ if TYPE_CHECKING:
     "--full", is_flag=True, help="How positions are used again: overlap, reuse, working set, drift."
 )
 @click.option(
-    "--plot", type=click.Path(path_type=Path), help="Figure of that (.png, .svg, .pdf); --full."
+    "--plot", type=Output(*FIGURE_SUFFIXES), help="Figure of that (.png, .svg, .pdf); --full."
 )
 @output_options
+@quiet_option
 def info(
     paths: tuple[str, ...],
     provenance: str | None,
@@ -37,6 +41,7 @@ def info(
     plot: Path | None,
     form: str | None,
     output: Path | None,
+    quiet: bool,
 ) -> None:
     """Describe a trace: what it holds, how local its demand is.
 
@@ -54,7 +59,7 @@ def info(
         if written is not None:
             refuse_input(written, (trace.path for trace in opened))
     if full or plot is not None:
-        show_full_info(opened, plot, form, output)
+        show_full_info(opened, plot, form, output, quiet)
         return
     if len(opened) > 1:
         raise click.UsageError("several traces are compared with --full")
@@ -69,30 +74,31 @@ def info(
     described = describe(opened[0])
     if form == "table":
         show_trace_info(described, output)
+        wrote(output, quiet)
         return
     rows = pd.DataFrame([asdict(layer) for layer in (*described.per_layer, described.total)])
     rows = rows.astype({"layer": "Int64"})
-    rows.insert(0, "trace", described.path.stem)
+    rows.insert(0, "trace", printable(described.path.stem))
     rows.insert(1, "provenance", described.metadata.provenance)
     if described.metadata.unit != TOKEN:
         rows.insert(2, "unit", described.metadata.unit)
     rows["trace_sha256"] = described.sha256
     write_rows(rows, form, output)
+    wrote(output, quiet)
 
 
 def show_full_info(
-    opened: Sequence["Trace"], plot: Path | None, form: str, output: Path | None
+    opened: Sequence["Trace"], plot: Path | None, form: str, output: Path | None, quiet: bool
 ) -> None:
     """Measure, print and draw the locality of traces."""
+    from hisparse_sim.simulator.replay.sweeping import trace_names
     from hisparse_sim.simulator.views import figures
     from hisparse_sim.simulator.views.locality_view import locality, show_localities, show_locality
-    from hisparse_sim.simulator.replay.sweeping import trace_names
     from hisparse_sim.simulator.views.tables import write_rows
     from hisparse_sim.simulator.views.terminal import fit_caveat
 
     if plot is not None:
-        figures.check_suffix(plot)
-        output_form(None, plot)
+        refuse_unwritable(plot)
     rows = locality(opened)
     if form != "table":
         digests = dict(zip(trace_names(opened), (trace.sha256 for trace in opened), strict=True))
@@ -101,10 +107,12 @@ def show_full_info(
         show_localities(rows, output)
     else:
         about = opened[0].metadata
-        title = f"{opened[0].path.name}: {about.model or 'unknown model'}, {about.provenance}"
+        name = printable(opened[0].path.name)
+        title = escaped(f"{name}: {about.model or 'unknown model'}, {about.provenance}")
         if caveat := fit_caveat(about):
-            title += f"\nfit: {caveat}"
+            title += f"\nfit: {escaped(caveat)}"
         show_locality(title, rows, output)
+    wrote(output, quiet)
     if plot is not None:
         figures.save(figures.locality_page(rows), plot)
-        note(f"wrote {plot}", quiet=False)
+        wrote(plot, quiet)

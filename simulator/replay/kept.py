@@ -1,17 +1,23 @@
-"""What a sweep has finished, kept in a file, so that an interrupted one can go on.
+"""What a sweep has finished, kept in a file, so that an interrupted one can resume.
 
 Its first line says what it is. A line per (request, layer, policy, buffer) follows, appended when
 it is done: a digest and JSON. A line that was cut short, or is of another trace, setting or version
-of the program, counts for nothing.
-"""
+of the program, counts for nothing. The file is one sweep's at a time, which a lock beside it sees
+to."""
 
 import hashlib
 import json
+import os
 import zlib
 from base64 import b64decode, b64encode
+from collections.abc import Callable
+from contextlib import suppress
+from errno import EACCES, EAGAIN
 from importlib.metadata import version
 from os import PathLike
 from pathlib import Path
+from platform import node
+from types import TracebackType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +25,14 @@ import numpy as np
 from hisparse_sim.policies import POLICIES, Policy
 from hisparse_sim.simulator.replay.kernel import STAMP
 from hisparse_sim.simulator.replay.metrics import Misses
-from hisparse_sim.traces import Part, Trace, TraceError
+from hisparse_sim.traces import Part, Trace, TraceError, atomic_path
+from hisparse_sim.traces.files import opened
+from hisparse_sim.traces.terminal import printable
+
+try:
+    import fcntl
+except ImportError:  # Windows: two sweeps with one file are not seen there
+    fcntl = None  # type: ignore[assignment]
 
 _HEAD = b"hisparse-sim: finished work of a sweep"
 
@@ -33,43 +46,74 @@ class Finished(NamedTuple):
     misses: Misses  # [rows of the part]
 
 
+class Setting(NamedTuple):
+    """What all work of one sweep has in common."""
+
+    start: str
+    seed: int
+    steps: tuple[int, int] | None
+
+
 class Kept:
-    """A file of finished work, for sweeps with one start, seed and selection of steps."""
+    """A file of finished work, held until it is closed: others that open it are refused."""
 
-    def __init__(
-        self, path: str | PathLike[str], start: str, seed: int, steps: tuple[int, int] | None
-    ) -> None:
-        """Read what the file holds, if it is there. Raises TraceError if it cannot be read, or is
-        none of ours."""
+    def __init__(self, path: str | PathLike[str]) -> None:
+        """Read what the file holds, if it is there.
+
+        Raises TraceError if another sweep holds it, if it cannot be read, or is none of ours.
+        """
         self.path = Path(path)
-        self._setting = [version("hisparse-sim"), STAMP, start, seed, steps and list(steps)]
-        self._found: dict[str, dict[str, Any]] = {}
+        self._release = _locked(self.path)
+        self._own: set[str] = set()  # names of what this sweep asks for or adds
         try:
-            lines = (self.path.read_bytes() if self.path.exists() else b"").split(b"\n")
-        except OSError as error:
-            raise TraceError(f"{path} cannot be read: {error.strerror or error}") from error
-        if not (_HEAD.startswith(lines[0]) if len(lines) == 1 else lines[0] == _HEAD):
-            raise TraceError(
-                f"{path} is in the way: it does not hold the work of a sweep; rename it"
-            )
-        for line in lines:
-            digest, _, text = line.partition(b" ")
-            if digest == _digest(text):
-                entry = json.loads(text)
-                self._found[json.dumps(entry["of"])] = entry
+            self._found = self._read()
+        except BaseException:
+            self.close()
+            raise
 
-    def find(self, trace: Trace, part: Part, policy: Policy, buffer_size: int) -> Finished | None:
+    def __enter__(self) -> "Kept":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let others have the file, which stays."""
+        self._release()
+        self._release = _nothing
+
+    @property
+    def holds_work(self) -> bool:
+        """Whether there is finished work to resume from."""
+        return bool(self._found)
+
+    def find(
+        self, setting: Setting, trace: Trace, part: Part, policy: Policy, buffer_size: int
+    ) -> Finished | None:
         """Return what is known of a part under a policy and buffer size."""
-        entry = self._found.get(json.dumps(self._name(trace, part, policy, buffer_size)))
-        if entry is None or POLICIES.get(policy.name) is not policy:
+        name = _name(setting, trace, part, policy, buffer_size)
+        self._own.add(name)
+        if name not in self._found or POLICIES.get(policy.name) is not policy:
             return None
+        entry = json.loads(self._found[name])
         misses = np.frombuffer(zlib.decompress(b64decode(entry["misses"])), "<i4")
         return Finished(
             entry["first_step"], entry["last_seq_len"], entry["accesses"], misses.astype(np.int32)
         )
 
     def add(
-        self, trace: Trace, part: Part, policy: Policy, buffer_size: int, done: Finished
+        self,
+        setting: Setting,
+        trace: Trace,
+        part: Part,
+        policy: Policy,
+        buffer_size: int,
+        done: Finished,
     ) -> None:
         """Append a result; one of a policy that is not the program's own is not kept.
 
@@ -77,9 +121,10 @@ class Kept:
         """
         if POLICIES.get(policy.name) is not policy:
             return
+        name = _name(setting, trace, part, policy, buffer_size)
         packed = zlib.compress(np.ascontiguousarray(done.misses, "<i4").tobytes(), 1)
         entry = {
-            "of": self._name(trace, part, policy, buffer_size),
+            "of": json.loads(name),
             **done._asdict(),
             "misses": b64encode(packed).decode(),
         }
@@ -94,16 +139,104 @@ class Kept:
         except OSError as error:
             raise TraceError(f"{self.path} cannot be written: {error.strerror or error}") from error
 
-    def _name(self, trace: Trace, part: Part, policy: Policy, buffer_size: int) -> list[Any]:
-        return [
-            *self._setting,
+    def remove(self) -> bool:
+        """Remove what this sweep asked for, whose result is safe, and the file if nothing else is
+        in it; return whether work of another sweep stays."""
+        others = [
+            text
+            for name, text in self._found.items()
+            if name not in self._own and json.loads(name)[:2] == _program()
+        ]
+        if not others:
+            self.path.unlink(missing_ok=True)
+            return False
+        with atomic_path(self.path) as path:
+            path.write_bytes(b"\n".join([_HEAD, *(_digest(text) + b" " + text for text in others)]))
+        return True
+
+    def _read(self) -> dict[str, bytes]:
+        content = b""
+        if self.path.exists():
+            with opened(self.path) as file:
+                content = file.read()
+        lines = content.split(b"\n")
+        if not (_HEAD.startswith(lines[0]) if len(lines) == 1 else lines[0] == _HEAD):
+            raise TraceError(
+                f"{self.path} is in the way: it does not hold the work of a sweep; rename it"
+            )
+        found = {}
+        for line in lines:
+            digest, _, text = line.partition(b" ")
+            if digest == _digest(text):
+                found[json.dumps(json.loads(text)["of"])] = text
+        return found
+
+
+def _program() -> list[Any]:
+    return [version("hisparse-sim"), STAMP]
+
+
+def _name(setting: Setting, trace: Trace, part: Part, policy: Policy, buffer_size: int) -> str:
+    steps = setting.steps and list(setting.steps)
+    return json.dumps(
+        [
+            *_program(),
+            setting.start,
+            setting.seed,
+            steps,
             trace.sha256,
             part.request,
             part.layer,
             policy.name,
             buffer_size,
         ]
+    )
 
 
 def _digest(text: bytes) -> bytes:
     return hashlib.sha256(text).hexdigest()[:16].encode()
+
+
+def _nothing() -> None:
+    pass
+
+
+def _locked(path: Path) -> Callable[[], None]:
+    """Take the lock of a file and return how to release it. The system releases it when a process
+    ends, however that happens; the file of the lock names its holder.
+
+    Raises TraceError if another sweep has it.
+    """
+    if fcntl is None:
+        return _nothing
+    lock = path.with_name(f".{path.name}.lock")
+    while True:
+        try:
+            file = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+        except OSError as error:
+            raise TraceError(f"{lock} cannot be written: {error.strerror or error}") from error
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            holder = printable(os.read(file, 200).decode(errors="replace")) or "another process"
+            os.close(file)
+            if error.errno not in (EACCES, EAGAIN):
+                return _nothing  # a file system without locks
+            raise TraceError(
+                f"{path} is in use: a sweep ({holder}) is writing the same output; wait for it, or"
+                " name another file"
+            ) from None
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(file), os.stat(lock)):
+                break
+        os.close(file)  # its holder removed it in between
+
+    os.truncate(file, 0)
+    os.write(file, f"process {os.getpid()} on {node()}".encode())
+
+    def release() -> None:
+        with suppress(OSError):
+            lock.unlink()
+        os.close(file)
+
+    return release

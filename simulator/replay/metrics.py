@@ -54,6 +54,12 @@ def blocks_of(rows: pd.DataFrame) -> str:
     return ", ".join(f"{plural(unit)} in {trace}" for trace, unit in units.to_numpy().tolist())
 
 
+def origins(rows: pd.DataFrame) -> list[str]:
+    """Return each trace of rows with its provenance: "sample (trained-indexer)"."""
+    pairs = rows[["trace", "provenance"]].drop_duplicates().astype(str)
+    return [f"{trace} ({provenance})" for trace, provenance in pairs.to_numpy().tolist()]
+
+
 def excess_over_min(misses: int, least: int) -> float:
     """Return misses / `least`, those of MIN (Belady), - 1: 0.25 is a quarter more than necessary;
     infinite if none were."""

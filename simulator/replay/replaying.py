@@ -5,7 +5,6 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from operator import index
-from os import PathLike
 
 import numpy as np
 import numpy.typing as npt
@@ -17,8 +16,8 @@ from hisparse_sim.simulator.replay.coverage import Covered, coverage
 from hisparse_sim.simulator.replay.faults import check_state, check_step, refuse
 from hisparse_sim.simulator.replay.kernel import Output, Rows, compiled, next_accesses
 from hisparse_sim.simulator.replay.metrics import tidy_row, tidy_rows
-from hisparse_sim.traces.notebook import shown
 from hisparse_sim.traces import Demand, OneTrace, Trace, TraceError, as_trace
+from hisparse_sim.traces.notebook import shown
 
 STARTS = ("staged", "direct")
 MAX_BUFFER_SIZE = 32767  # the engine holds slot ids in int16

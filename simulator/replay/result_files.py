@@ -10,10 +10,11 @@ import json
 import os
 import re
 from codecs import BOM_UTF8
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from io import BytesIO, StringIO
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pandas as pd
 import pyarrow as pa
@@ -81,22 +82,22 @@ def _suffix(path: Path) -> str:
     return suffix
 
 
-def _refuse_what_is_no_file(path: Path) -> None:
+@contextmanager
+def _opened(path: Path) -> Iterator[BinaryIO]:
     with opened(path, "result file") as file:
         size = file.seek(0, os.SEEK_END)
-    if size > MOST_BYTES:
-        raise TraceError(
-            f"{path} has {size / 1e6:,.0f} MB, more than the {MOST_BYTES / 1e6:,.0f} of a result"
-            " file: write it without --per-layer or as parquet"
-        )
+        if size > MOST_BYTES:
+            raise TraceError(
+                f"{path} has {size / 1e6:,.0f} MB, more than the {MOST_BYTES / 1e6:,.0f} of a"
+                " result file: write it without --per-layer or as parquet"
+            )
+        file.seek(0)
+        yield file
 
 
 def _content(path: Path) -> bytes:
-    _refuse_what_is_no_file(path)
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise TraceError(f"{path} cannot be read: {error.strerror or error}") from error
+    with _opened(path) as file:
+        return file.read()
 
 
 def _refused(path: Path, why: object) -> TraceError:
@@ -180,29 +181,30 @@ _PANDAS_TYPES = {pa.string(): pd.StringDtype(), pa.large_string(): pd.StringDtyp
 
 
 def _parquet(path: Path) -> pd.DataFrame:
-    _refuse_what_is_no_file(path)
     try:
-        source = pa.OSFile(os.fsencode(path))
-        about = pq.read_metadata(source)
-        size = sum(about.row_group(i).total_byte_size for i in range(about.num_row_groups))
-        cells = about.num_rows * about.num_columns
-        names = about.schema.to_arrow_schema().names
-        if about.num_columns > _MOST_COLUMNS or len(set(names)) < len(names):
-            raise ValueError("it has too many columns, or two of one name")
-        if about.num_rows > MOST_ROWS or cells > _MOST_CELLS or size > 4 * MOST_BYTES:
-            raise ValueError(f"{about.num_rows:,} rows of {size / 1e6:,.0f} MB are too much")
-        with pq.ParquetFile(
-            source,
-            metadata=about,
-            # A text that a small file repeats in every row takes its memory once.
-            read_dictionary=names,
-            page_checksum_verification=True,
-        ) as file:
-            table = file.read(use_threads=False)
+        with _opened(path) as source:
+            about = pq.read_metadata(source)
+            size = sum(about.row_group(i).total_byte_size for i in range(about.num_row_groups))
+            cells = about.num_rows * about.num_columns
+            names = about.schema.to_arrow_schema().names
+            if about.num_columns > _MOST_COLUMNS or len(set(names)) < len(names):
+                raise ValueError("it has too many columns, or two of one name")
+            if about.num_rows > MOST_ROWS or cells > _MOST_CELLS or size > 4 * MOST_BYTES:
+                raise ValueError(f"{about.num_rows:,} rows of {size / 1e6:,.0f} MB are too much")
+            with pq.ParquetFile(
+                source,
+                metadata=about,
+                # A text that a small file repeats in every row takes its memory once.
+                read_dictionary=names,
+                page_checksum_verification=True,
+            ) as file:
+                table = file.read(use_threads=False)
             rows: pd.DataFrame = table.to_pandas(
                 ignore_metadata=True, types_mapper=_PANDAS_TYPES.get
             )
             return rows
+    except TraceError:
+        raise
     except (ValueError, OSError, LookupError, pa.ArrowException) as error:
         raise _refused(path, error) from error
 

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, as_completed, wait
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import product
 from operator import index
@@ -15,7 +16,7 @@ import pandas as pd
 
 from hisparse_sim.policies import Policy, get_policy
 from hisparse_sim.simulator.replay.coverage import Covered, coverage
-from hisparse_sim.simulator.replay.kept import Finished, Kept
+from hisparse_sim.simulator.replay.kept import Finished, Kept, Setting
 from hisparse_sim.simulator.replay.metrics import Misses, excess_over_min, tidy_row, tidy_rows
 from hisparse_sim.simulator.replay.replaying import (
     check_arguments,
@@ -155,7 +156,7 @@ def sweep(
     jobs: int | None = None,
     executor: Executor | None = None,
     progress: Callable[[Progress], None] | None = None,
-    keep: str | PathLike[str] | None = None,
+    keep: str | PathLike[str] | Kept | None = None,
 ) -> Sweep:
     """Replay every policy at every buffer size over every trace.
 
@@ -164,10 +165,10 @@ def sweep(
     threads (default: all cores) do the work, or any `executor` passed in. A KeyboardInterrupt ends
     the sweep with what is finished. `keep` names a file to which all work is appended as it is
     finished, and from which it is taken if the file is there and the trace, the settings and the
-    program are the same; remove it when the result is safe. The other arguments are those of
-    `replay`.
+    program are the same; remove it when the result is safe. An open `Kept` stays open, for that.
+    The other arguments are those of `replay`.
 
-    Raises what `replay` raises.
+    Raises what `replay` raises, and TraceError if another sweep holds the file of `keep`.
     """
     opened = as_traces(traces)
     policies = [policies] if isinstance(policies, str | Policy) else policies
@@ -201,26 +202,25 @@ def sweep(
         raise ValueError("nothing to sweep: no request and layer is selected")
     if not any(rows_kept(piece.trace, piece.part, steps) for piece in pieces):
         raise no_steps(opened, steps)
-    kept = None if keep is None else Kept(keep, start, seed, steps)
-    if kept is not None:
-        for piece, run in product(pieces, runs):
-            if (known := kept.find(piece.trace, piece.part, *run)) is not None:
-                piece.add(run, known)
-
-    def store(piece: Piece, run: Run, done: Finished) -> None:
-        piece.add(run, done)
+    opened_here = Kept(keep) if isinstance(keep, str | PathLike) else nullcontext(keep)
+    with opened_here as kept:
+        setting = Setting(start, seed, steps)
         if kept is not None:
-            kept.add(piece.trace, piece.part, *run, done)
+            for piece, run in product(pieces, runs):
+                if (known := kept.find(setting, piece.trace, piece.part, *run)) is not None:
+                    piece.add(run, known)
 
-    workers = jobs or available_cores()
-    tasks = _tasks(pieces, runs, start, seed, steps, workers)
-    if tasks:
-        _prepare(runs)
-    if executor is not None:
-        _execute(tasks, executor, store, progress)
-    else:
-        with ThreadPoolExecutor(workers) as threads:
-            _execute(tasks, threads, store, progress)
+        def store(piece: Piece, run: Run, done: Finished) -> None:
+            piece.add(run, done)
+            if kept is not None:
+                kept.add(setting, piece.trace, piece.part, *run, done)
+
+        workers = jobs or available_cores()
+        tasks = _tasks(pieces, runs, start, seed, steps, workers)
+        if tasks:
+            _prepare(runs)
+        with nullcontext(executor) if executor is not None else ThreadPoolExecutor(workers) as pool:
+            _execute(tasks, pool, store, progress)
     finished = [piece for piece in pieces if len(piece.misses) == len(runs)]
     by_trace = _by_trace(finished)
     covered = {

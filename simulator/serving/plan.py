@@ -327,7 +327,7 @@ def _reasons(
     same_ratio = rows[(rows["ratio"] == best["ratio"]) & (rows["requests"] > 0)]
     out = [
         f"B {best['buffer']:,} and ratio {best['ratio']} run {best['batch']} requests/rank"
-        f" ({best['limit']} limits it) at {best['tpot_ms']:.1f} ms a token:"
+        f" (limited by {best['limit']}) at {best['tpot_ms']:.1f} ms a token:"
         f" {best['tokens_per_s']:,.0f} tokens/s"
     ]
     for name, table in (("ratio", same_buffer), ("buffer", same_ratio)):

@@ -72,20 +72,21 @@ def _memory(entry: Mapping[str, Any]) -> tuple[float, str]:
     model = load_model(entry.get("model", "glm-5.1"))
     formula = entry["formula"]
     if formula == "request_gb":
-        return full_kv_bytes(model, "bf16", entry["tokens"]) / 1e9, "items and keys of all layers"
+        held = full_kv_bytes(model, "bf16", entry["tokens"])
+        return held / 1e9, "KV entries and keys of all layers"
     if formula == "hot_buffer_gb":
-        return hot_buffer_bytes(model, "bf16", entry["buffer"]) / 1e9, "items of B + 64 slots"
-    if formula == "weights_gib":
+        return hot_buffer_bytes(model, "bf16", entry["buffer"]) / 1e9, "KV entries of B + 64 slots"
+    if formula == "weights_gb":
         weights = rank_weight_bytes(model, LAYOUTS[entry["layout"]])
-        return weights / GIB, "from the config's dimensions"
+        return weights / 1e9, "from the config's dimensions"
     if formula == "requests_in":
         pool = round(entry["pool_gb"] * 1e9)
         tokens = baseline_pool_tokens(model, "bf16", pool)
         return float(tokens // entry["tokens"]), "pool tokens over request tokens"
-    # rule_of_thumb: host memory over the items of a pool that does not shrink with the ratio.
+    # rule_of_thumb: host memory over the KV entries of a pool that does not shrink with the ratio.
     pool = baseline_pool_tokens(model, "bf16", 30 * GIB)
     held = 8 * pool * model.layers * model.entry_bytes("bf16")
-    return entry["host_tb"] * 1e12 / held, "host memory over the items of 8 pools of 30 GiB"
+    return entry["host_tb"] * 1e12 / held, "host memory over the KV entries of 8 pools of 32.2 GB"
 
 
 class _Runs:
@@ -266,7 +267,7 @@ def throughput_curves(trace: Trace, policy: str | Policy = "lru") -> pd.DataFram
     runs = _Runs(trace, policy)
     lines = (  # name, mode, pool in GiB, engine
         ("baseline", "baseline", None, THEN),
-        ("baseline, pool 10 GiB", "baseline", 10.0, THEN),
+        ("baseline, pool 10.7 GB", "baseline", 10.0, THEN),
         ("HiSparse, SGLang 0.5.23", "hisparse", None, NEWEST.name),
         ("HiSparse, before PR 31992", "hisparse", None, THEN),
     )

@@ -13,6 +13,7 @@ import pandas as pd
 from hisparse_sim.policies import POLICIES, Policy
 from hisparse_sim.simulator.replay import sweeping
 from hisparse_sim.simulator.replay.curves import check_window, rolling_curves
+from hisparse_sim.simulator.replay.kept import Kept
 from hisparse_sim.simulator.replay.replaying import default_buffers
 from hisparse_sim.simulator.replay.sweeping import Progress, Sweep, rows_kept
 from hisparse_sim.simulator.serving.costs import (
@@ -52,7 +53,9 @@ class Curves:
         """Which trace, under which assumptions: the caption of a figure."""
         trace = self.swept.pieces[0].trace
         about = trace.metadata
-        text = f"{about.provenance} trace {trace.name} ({about.model or 'model unknown'}); simulated"
+        text = (
+            f"{about.provenance} trace {trace.name} ({about.model or 'model unknown'}); simulated"
+        )
         if self.swap_in is not None:
             text += (
                 f"; {self.swap_in.kernel} kernel over {self.swap_in.link.name},"
@@ -92,7 +95,7 @@ def sweep(
     jobs: int | None = None,
     executor: Executor | None = None,
     progress: Callable[[Progress], None] | None = None,
-    keep: str | PathLike[str] | None = None,
+    keep: str | PathLike[str] | Kept | None = None,
 ) -> Sweep:
     """Replay policies at buffer sizes over traces, and say what their misses cost.
 
@@ -217,7 +220,7 @@ def curve(
     jobs: int | None = None,
     executor: Executor | None = None,
     progress: Callable[[Progress], None] | None = None,
-    keep: str | PathLike[str] | None = None,
+    keep: str | PathLike[str] | Kept | None = None,
 ) -> Curves:
     """Misses per step and layer over decode steps, the mean of a trailing window.
 

@@ -1,17 +1,17 @@
 """The locality of traces as one tidy table, which all tables and figures of it are made of."""
 
 from collections.abc import Callable, Iterable, Sequence
-from os import PathLike
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
+from hisparse_sim.simulator.replay.metrics import origins
 from hisparse_sim.simulator.replay.sweeping import trace_names
 from hisparse_sim.simulator.views.tables import print_table
 from hisparse_sim.traces import Traces, as_traces
-from hisparse_sim.traces.locality.measure import EDGES, RECENT, SINKS, Locality, measure_locality
 from hisparse_sim.traces.file.units import TOKEN
+from hisparse_sim.traces.locality.measure import EDGES, RECENT, SINKS, Locality, measure_locality
 
 SINGLE = (
     "steps",
@@ -150,8 +150,10 @@ def show_locality(title: str, rows: pd.DataFrame, output: Path | None = None) ->
 
 def show_localities(rows: pd.DataFrame, output: Path | None = None) -> None:
     """Print a line per trace, mean over its layers and requests."""
+    table = locality_table(rows)
+    kinds = list(table["provenance"].drop_duplicates())
     print_table(
-        locality_table(rows),
+        table if len(kinds) == 1 else table.assign(trace=origins(rows)),
         {
             "trace": ("trace", str),
             "overlap_1": ("overlap %", _percent),
@@ -167,11 +169,12 @@ def show_localities(rows: pd.DataFrame, output: Path | None = None) -> None:
         after="\n".join(
             [
                 "",
-                "overlap: share of a step's positions that the step before (16, 64 before)",
-                "demanded; layers: that the layer before it in the file demands in the same",
-                "step; reuse: median and 90th percentile of the reuse distance, in positions;",
-                "128 steps: distinct positions; drift: share of the most demanded positions",
-                "that the second half changes",
+                "overlap: share of a step's positions selected the step before (16, 64 before)",
+                "layers: share that the layer before it in the file selects in the same step",
+                "reuse: median and 90th percentile of the reuse distance, in positions",
+                "128 steps: distinct positions selected in so many steps",
+                "drift: share of the most selected positions that the second half changes",
+                *([f"all traces: {kinds[0]}"] if len(kinds) == 1 else []),
             ]
         ),
     )
@@ -184,26 +187,27 @@ def _curves(rows: pd.DataFrame) -> str:
     (means,) = locality_table(rows).to_dict("records")
     lines = [
         "",
-        "overlap after so many steps, %:   " + _listed(curve(rows, "overlap").mean(), _percent),
-        "positions that so many steps use: " + _listed(curve(rows, "working_set").mean(), _count),
-        "steps since the last demand, fewer than, % of demands:",
+        "overlap after n steps, %:         " + _listed(curve(rows, "overlap").mean(), _percent),
+        "distinct positions in n steps:    " + _listed(curve(rows, "working_set").mean(), _count),
+        "last access fewer than n steps ago, % of accesses:",
         "  " + _listed(curve(rows, "reuse_interval").mean(), _percent),
-        "an LRU buffer of so many slots misses, % of demands:",
+        "misses of an LRU buffer of n slots, % of accesses:",
         "  " + _listed(powers, _percent),
-        f"of these for the first time: {_percent(means['first_accesses'])}",
+        f"of these first accesses: {_percent(means['first_accesses'])}",
         f"reuse distance: median {_count(means['reuse_p50'])}, "
         f"90th percentile {_count(means['reuse_p90'])} positions",
         "",
-        "overlap: share of a step's positions that the step before (16 before) demanded; layers:",
-        "that the layer before it in the file demands in the same step; 64 steps, all: distinct",
-        "positions; drift: share of the most demanded positions that the second half changes;",
-        f"sinks: the first {SINKS} positions; recent: the last {RECENT}",
+        "overlap: share of a step's positions selected the step before (16 before)",
+        "layers: share that the layer before it in the file selects in the same step",
+        "64 steps, all: distinct positions selected in so many steps",
+        "drift: share of the most selected positions that the second half changes",
+        f"sinks: accesses to the first {SINKS} positions; recent: the last {RECENT}; % of all",
     ]
     return "\n".join(lines)
 
 
 def _listed(table: pd.Series, show: Callable[[float], str]) -> str:
-    return "  ".join(f"{at}: {show(value)}" for at, value in table.items())
+    return "  ".join(f"{at}:\xa0{show(value)}" for at, value in table.items())
 
 
 def _count(value: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -82,13 +83,15 @@ def show_plan(
         else:
             lines.append(f"Best: {pair}")
     lines += [_wrapped(reason) for reason in plan.reasons]
-    lines += ["", "Best for each rate or memory (tok/s and host GB: over all ranks)"]
     refused = [
         f"B {row['buffer']:,}, ratio {row['ratio']} cannot run: {row['reason']}"
         for row in rows[rows["requests"] == 0].to_dict("records")
     ]
+    able = rows[rows["requests"] > 0]
+    if len(able):
+        lines += ["", "Best for each rate or memory (tok/s and host GB: over all ranks)"]
     print_table(
-        rows[rows["requests"] > 0],
+        able,
         _CANDIDATES,
         output,
         before="\n".join(lines),
@@ -134,9 +137,17 @@ def _extras(plan: Plan, aim: Aim) -> str:
             f"Simulated: hisparse-sim serve --buffer {best['buffer']} --ratio {best['ratio']}"
             f" --concurrency {aim.concurrency}, and this plan's other options",
             "",
-            f"Flags: {plan.flags if best['worth_it'] else plan.baseline['flags']}",
+            "Flags:",
+            *_flag_lines(plan.flags if best["worth_it"] else plan.baseline["flags"]),
         ]
     )
+
+
+def _flag_lines(flags: str) -> list[str]:
+    """Break a command line so that a shell reads it as one."""
+    whole = re.sub(r"'[^']*'", lambda quoted: quoted[0].replace(" ", "\xa0"), flags)
+    lines = textwrap.wrap(whole, 76, break_long_words=False, break_on_hyphens=False)
+    return [*(f"  {line} \\" for line in lines[:-1]), f"  {lines[-1]}"]
 
 
 def show_findings(findings: Sequence[Finding], output: Path | None = None) -> None:
@@ -176,13 +187,15 @@ def show_served(
 
 
 _READING = (
-    "TPOT, TTFT: medians; TTFT counts the wait in the queue. Running: decoding, over all",
-    "ranks; queued: all others. Shares of the time; the rest is decoding.",
+    "",
+    "TPOT, TTFT: medians; TTFT includes the wait in the queue",
+    "running: requests that decode, over all ranks; queued: all others",
+    "prefill, swap-in: share of the time; the rest is decoding",
 )
 
 
 def show_reproduced(rows: pd.DataFrame, output: Path | None = None) -> None:
-    """Published, ours and error in a table; below, how each was obtained and what is unexplained."""
+    """Print published, ours and error; below, how each was obtained and what is unexplained."""
     numbered = rows.assign(number=range(1, len(rows) + 1))
     columns: Columns = {
         "number": ("", str),
@@ -193,8 +206,8 @@ def show_reproduced(rows: pd.DataFrame, output: Path | None = None) -> None:
     }
     notes = []
     for row in numbered.to_dict("records"):
-        notes.append(f"{row['number']}. {row['how']}")
+        notes.append(f"{row['number']}.  {row['how']}")
         if row["gap"]:
-            notes.append(f"   {row['gap']}")
-        notes.append(f"   published: {row['source']}")
+            notes.append(f"     {row['gap']}")
+        notes.append(f"     published: {row['source']}")
     print_table(numbered, columns, output, after="\n".join(notes))

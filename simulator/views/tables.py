@@ -3,8 +3,10 @@
 import csv
 import json
 import math
+import re
 import sys
-from collections.abc import Callable, Mapping
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from io import StringIO
 from pathlib import Path
@@ -15,11 +17,13 @@ import pandas as pd
 from hisparse_sim.simulator.replay.result_files import cell_of
 from hisparse_sim.simulator.views.sparks import bar, drawable
 from hisparse_sim.traces import atomic_path
+from hisparse_sim.traces.terminal import escaped
 
 FORMATS = ("table", "csv", "json", "jsonl", "parquet")
 _LONGEST_WORD = 30  # longer text wraps
 _GAP = 2
 _BAR = 8  # columns of the largest bar
+_INDENT = re.compile(r"\s*(([a-z]\S*( \S+)*|\d+\.)  +(?=\S))?", re.I)  # of a line, and its label
 _WIDTH = 80  # columns of a table that does not go to a terminal
 
 
@@ -124,6 +128,10 @@ _TEXTS: Mapping[str, Callable[[pd.DataFrame], str]] = {
 }
 
 
+def _plainly(show: Callable[[Any], str]) -> Callable[[Any], str]:
+    return lambda value: escaped(show(value))
+
+
 def print_table(
     rows: pd.DataFrame,
     columns: Mapping[str, tuple[str, Callable[[Any], str]]],
@@ -131,48 +139,105 @@ def print_table(
     before: str = "",
     after: str = "",
     bars: str = "",
+    keys: Sequence[str] = (),
+    sections: Sequence[str] | None = None,
 ) -> None:
     """Print `columns` of `rows`: a mapping of column to (heading, how to show a value).
 
-    `before` and `after` are lines of text around the table. On a terminal it has the terminal's
+    `before` and `after` are lines of text around the table; `sections` holds a heading for every
+    row, and rows of one heading stand together below it. On a terminal the table has the terminal's
     width, and the values of the column `bars` as bars behind each row if these fit; in a pipe and
-    in the file `output` 80 columns, no bars, no colours and no trailing blanks."""
+    in the file `output` 80 columns, no bars, no colours and no trailing blanks. What is wider is
+    broken: text between words, a table between columns, its parts one below the other, each with
+    the columns `keys` (default: the first one).
+    """
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(box=None, padding=(0, _GAP, 0, 0), header_style="bold")
-    needed = 0
-    for column, (heading, shown) in columns.items():
-        number = pd.api.types.is_numeric_dtype(rows[column])
-        widest = max([len(heading), *(len(shown(value)) for value in rows[column])])
-        prose = not number and widest > _LONGEST_WORD
-        needed += _GAP + (_LONGEST_WORD if prose else widest)
-        table.add_column(
-            heading,
-            justify="right" if number else "left",
-            no_wrap=not prose,
-            overflow="fold",
-        )
-    drawn = [""] * len(rows)
-    if bars and output is None and drawable() and needed + _GAP + _BAR <= Console().width:
-        drawn = [bar(value, rows[bars].max(), _BAR) for value in rows[bars]]
-        table.add_column("")
-    for record, each in zip(rows[list(columns)].to_dict("records"), drawn, strict=True):
-        cells = [columns[str(name)][1](value) for name, value in record.items()]
-        table.add_row(*cells, *([each] if each else []))
+    columns = {
+        name: (escaped(heading), _plainly(show)) for name, (heading, show) in columns.items()
+    }
+    before, after = escaped(before, lines=True), escaped(after, lines=True)
     console = Console(highlight=False, markup=False, emoji=False)
     plain = output is not None or not console.is_terminal
     if plain:
         console = Console(
             file=StringIO(), width=_WIDTH, color_system=None, highlight=False, markup=False
         )
-    # A line that is too long is better than a figure without its last digits.
-    console.width = max(console.width, needed)
+    width = console.width
+    cells = {name: [show(value) for value in rows[name]] for name, (_, show) in columns.items()}
+    numbers = {name for name in columns if pd.api.types.is_numeric_dtype(rows[name])}
+    widths = {
+        name: max(len(heading), *map(len, cells[name]), 0) for name, (heading, _) in columns.items()
+    }
+    prose = {name for name in widths if name not in numbers and widths[name] > _LONGEST_WORD}
+    widths |= dict.fromkeys(prose, _LONGEST_WORD)
+    parts = _parts(widths, keys or tuple(columns)[:1], width)
+    drawn: list[str] = []
+    room = Console().width - sum(widths.values()) - _GAP * len(widths)
+    if bars and output is None and drawable() and len(parts) == 1 and room >= _BAR:
+        drawn = [bar(value, rows[bars].max(), _BAR) for value in rows[bars]]
+    headings = [""] * len(rows) if sections is None else list(sections)
+
+    def table(part: Sequence[str], chosen: Sequence[int]) -> Table:
+        made = Table(box=None, padding=(0, _GAP, 0, 0), header_style="bold")
+        for name in part:
+            made.add_column(
+                columns[name][0],
+                justify="right" if name in numbers else "left",
+                min_width=widths[name],
+                no_wrap=name not in prose,
+                overflow="fold",
+            )
+        if drawn:
+            made.add_column("")
+        for row in chosen:
+            made.add_row(*(cells[name][row] for name in part), *drawn[row : row + 1])
+        return made
+
+    printed: list[str | Table] = [before]
+    for heading in dict.fromkeys(headings):
+        chosen = [row for row, each in enumerate(headings) if each == heading]
+        printed += [f"\n{heading}" * bool(heading), *(table(part, chosen) for part in parts)]
+    # A column that is too wide is better than a figure without its last digits.
+    console.width = max(width, *(sum(widths[name] + _GAP for name in part) for part in parts))
     with console.capture() as captured:
-        for text in (before, table, after):
-            if text:
-                console.print(text, soft_wrap=True)
+        for each in (*printed, after):
+            if each:
+                console.print(
+                    _wrapped(each, width) if isinstance(each, str) else each, soft_wrap=True
+                )
     text = captured.get()
     if plain:
         text = "".join(line.rstrip() + "\n" for line in text.splitlines())
     write_text(text, output)
+
+
+def _parts(widths: Mapping[str, int], keys: Sequence[str], width: int) -> list[tuple[str, ...]]:
+    """Return the columns of each part of a table, so that parts fit into `width` if they can."""
+    parts = [list(keys)]
+    for name in widths:
+        if name in keys:
+            continue
+        needed = sum(widths[each] + _GAP for each in (*parts[-1], name)) - _GAP
+        if needed > width and len(parts[-1]) > len(keys):
+            parts.append(list(keys))
+        parts[-1].append(name)
+    return [tuple(name for name in widths if name in part) for part in parts]
+
+
+def _wrapped(text: str, width: int) -> str:
+    """Break the lines of a text that are too long; what follows is indented as the line was, or
+    stands below what comes after a label and two blanks. No-break spaces become blanks."""
+    lines: list[str] = []
+    for line in text.splitlines():
+        indent = len(_INDENT.match(line)[0])  # type: ignore[index]  # it always matches
+        lines += textwrap.wrap(
+            line,
+            width,
+            subsequent_indent=" " * min(indent, width // 3),
+            break_long_words=False,
+            break_on_hyphens=False,
+            replace_whitespace=False,
+        ) or [""]
+    return "\n".join(lines).replace("\xa0", " ")

@@ -7,12 +7,13 @@ from typing import Any
 
 import pandas as pd
 
-from hisparse_sim.simulator.replay.metrics import blocks_of
+from hisparse_sim.simulator.replay.metrics import blocks_of, origins
 from hisparse_sim.simulator.replay.totals import totals
 from hisparse_sim.simulator.views.sparks import drawable, sparkline
 from hisparse_sim.simulator.views.tables import print_table
 from hisparse_sim.traces import Metadata, TraceInfo
 from hisparse_sim.traces.file.units import TOKEN, plural
+from hisparse_sim.traces.terminal import escaped, printable
 
 Columns = dict[str, tuple[str, Callable[[Any], str]]]
 
@@ -41,10 +42,9 @@ def show_sweep(rows: pd.DataFrame, output: Path | None = None) -> None:
     """Print the rows of a sweep: misses, and below what they cost and what fits, if that was asked
     for."""
     columns: Columns = {}
-    if rows["trace"].nunique() > 1:
-        columns["trace"] = ("trace", str)
     # A row that sums up a trace has no request where the trace has several.
-    if rows["request"].nunique() > 1 and rows["request"].notna().all():
+    requests = rows.groupby("trace")["request"].nunique()
+    if requests.max() > 1 and rows["request"].notna().all():
         columns["request"] = ("request", str)
     if rows["layer"].notna().any():
         columns["layer"] = ("layer", lambda value: f"{value:.0f}")
@@ -66,14 +66,18 @@ def show_sweep(rows: pd.DataFrame, output: Path | None = None) -> None:
         columns["swap_in_us"] = ("swap-in us", lambda value: f"{value:,.1f}")
         if priced:  # 80 columns: the bytes say what p50 and p95 would
             del columns["p50"], columns["p95"]
-    keys = [name for name in columns if name != "excess_over_min"]
+    apart = [name for name in columns if name != "excess_over_min"]
+    shown = rows.drop_duplicates(["trace", *apart])
+    traces = [f"{trace} ({kind})" for trace, kind in shown[["trace", "provenance"]].to_numpy()]
     print_table(
-        rows.drop_duplicates(keys),
+        shown,
         columns,
         output,
         before=_title(rows),
         after=_over_layers(rows, output) + (_memory(rows) if priced else ""),
         bars="misses_per_step",
+        keys=[name for name in ("request", "layer", "policy", "buffer") if name in columns],
+        sections=traces if len(set(traces)) > 1 else None,
     )
 
 
@@ -106,18 +110,17 @@ def _memory(rows: pd.DataFrame) -> str:
         lines.append(
             f"  buffer {row['buffer']:,}, ratio {row['host_to_device_ratio']}: "
             f"{row['requests_per_gpu']} requests per GPU, limited by: {row['limit']}\n"
-            f"    a request takes {_mb(row['hot_buffer_bytes'])} MB on the GPU and "
-            f"{_gb(row['host_bytes_per_request'])} GB on the host\n"
+            f"    a request takes {row['hot_buffer_bytes'] / 2**20:,.1f} MiB on the GPU and "
+            f"{row['host_bytes_per_request'] / 2**30:,.2f} GiB on the host\n"
             + textwrap.fill(row["reason"], 80, initial_indent="    ", subsequent_indent="    ")
         )
     return "\n" + "\n".join(lines)
 
 
 def _title(rows: pd.DataFrame) -> str:
-    first = rows.iloc[0]
-    where = f"{rows['trace'].nunique()} traces" if rows["trace"].nunique() > 1 else first["trace"]
-    origins = ", ".join(rows["provenance"].drop_duplicates())
-    title = f"Misses per decode step and layer: {where} ({origins}), {first['start']} start"
+    traces = origins(rows)
+    where = f"{len(traces)} traces" if len(traces) > 1 else traces[0]
+    title = f"Misses per decode step and layer: {where}, {rows.iloc[0]['start']} start"
     blocks = blocks_of(rows)
     return title + f"\nPositions and slots are {blocks}" * bool(blocks)
 
@@ -169,7 +172,12 @@ def show_trace_info(info: TraceInfo, output: Path | None = None) -> None:
             "recent_256_share": ("last 256 %", _percent),
         },
         output,
-        before="\n".join([info.path.name, *(f"  {name:<11}{fact}" for name, fact in facts.items())])
+        before="\n".join(
+            [
+                printable(info.path.name),
+                *(f"  {name:<11}{escaped(fact)}" for name, fact in facts.items()),
+            ]
+        )
         + "\n",
         after="overlap: share of a step's positions that the step before demanded too"
         + _overlaps(layers["overlap"].iloc[:-1], output),

@@ -5,8 +5,8 @@ from typing import Any
 
 import click
 
+from hisparse_sim.traces.commands.group import Group
 from hisparse_sim.traces.commands.options import (
-    Group,
     config_option,
     counter,
     force_option,
@@ -14,14 +14,17 @@ from hisparse_sim.traces.commands.options import (
     refuse_replacing,
 )
 from hisparse_sim.traces.commands.prompt_options import prompt_options
-from hisparse_sim.traces.terminal import note
+from hisparse_sim.traces.commands.values import Number, Output
+from hisparse_sim.traces.terminal import note, wrote
 
 _LONGEST = 131_072  # tokens of a prompt, to size a server for prompts that are not cut
 
 
 @click.group(
     cls=Group,
-    elsewhere={"hf": ("hisparse_sim.traces.commands.capture_hf:hf", "Capture from a Hugging Face model.")},
+    elsewhere={
+        "hf": ("hisparse_sim.traces.commands.capture_hf:hf", "Capture from a Hugging Face model.")
+    },
 )
 def capture() -> None:
     """Capture a trace from a running engine or a model."""
@@ -31,21 +34,21 @@ def capture() -> None:
 @click.option("--url", default="http://localhost:30000", show_default=True, help="Of the server.")
 @click.option("--model", required=True, help="Name, for the metadata and the server command.")
 @config_option
-@click.option("--layers", "num_layers", type=click.IntRange(1), help="Layers of the model.")
-@click.option("--top-k", type=click.IntRange(1), help="[default: the config's, else 2048]")
+@click.option("--layers", "num_layers", type=Number(1), help="Layers of the model.")
+@click.option("--top-k", type=Number(1), help="[default: the config's, else 2048]")
 @prompt_options
-@click.option("--longest", type=click.IntRange(2), help="Cut longer prompts in the middle; tokens.")
+@click.option("--longest", type=Number(2), help="Cut longer prompts in the middle; tokens.")
 @click.option(
     "--max-new-tokens",
-    type=click.IntRange(2),
+    type=Number(2),
     default=1024,
     show_default=True,
     help="Decode steps.",
 )
 @click.option("--stop-at-eos", is_flag=True, help="Let requests end by themselves.")
-@click.option("--concurrency", type=click.IntRange(1), default=2, show_default=True)
+@click.option("--concurrency", type=Number(1), default=2, show_default=True)
 @click.option("--timeout", "timeout_s", type=float, default=600.0, show_default=True, help="s")
-@click.option("--attempts", type=click.IntRange(1), default=5, show_default=True)
+@click.option("--attempts", type=Number(1), default=5, show_default=True)
 @click.option("--api-key", help="Sent as a bearer token.")
 @click.option(
     "--estimate",
@@ -59,7 +62,7 @@ def capture() -> None:
     help="Print how to start the server, for --concurrency prompts of --longest tokens (131,072 if "
     "not given) and --max-new-tokens, and stop; on stderr what memory that takes.",
 )
-@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("-o", "--output", type=Output(".parquet", ""), help="The trace file to write.")
 @force_option
 @quiet_option
 def sglang(
@@ -138,4 +141,4 @@ def sglang(
         dataset=dataset,
         progress=counter("requests", quiet),
     )
-    note(f"wrote {output}", quiet)
+    wrote(output, quiet)

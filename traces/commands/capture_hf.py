@@ -7,11 +7,17 @@ from typing import Any
 
 import click
 
-from hisparse_sim.traces.commands.options import quiet_option
+from hisparse_sim.traces.commands.options import (
+    force_option,
+    layer_option,
+    quiet_option,
+    refuse_replacing,
+)
 from hisparse_sim.traces.commands.prompt_options import prompt_options
+from hisparse_sim.traces.commands.values import Number, Output, refuse_without
 from hisparse_sim.traces.files import refuse_same, refuse_unwritable
-from hisparse_sim.traces.commands.options import force_option, refuse_replacing, several
 from hisparse_sim.traces.terminal import note
+
 
 @click.command()
 @click.option(
@@ -23,20 +29,18 @@ from hisparse_sim.traces.terminal import note
 @prompt_options
 @click.option(
     "--prompt-len",
-    type=click.IntRange(2),
+    type=Number(2),
     help="Tokens: so many from the beginning of the text, with --sample of its two ends.  "
     "[default: as many as fit]",
 )
-@click.option("--steps", type=click.IntRange(1), default=256, show_default=True)
+@click.option("--steps", type=Number(1), default=256, show_default=True)
 @click.option(
     "--top-k",
-    type=click.IntRange(1),
+    type=Number(1),
     help="[default: the indexer's own, else a sixteenth of the prompt, at most 2048]",
 )
-@click.option("--layer", "layers", multiple=True, callback=several(int), help="Only these.")
-@click.option(
-    "--keep-ranks", type=click.IntRange(2), help="Also store ranks behind top_k, to this."
-)
+@layer_option
+@click.option("--keep-ranks", type=Number(2), help="Also store ranks behind top_k, to this.")
 @click.option("--scores", is_flag=True, help="Also store the score of every position.")
 @click.option(
     "--order",
@@ -55,9 +59,9 @@ from hisparse_sim.traces.terminal import note
     help="Select by an indexer: trained now on the rest of the text, or saved before.",
 )
 @click.option(
-    "--train-steps", type=click.IntRange(1), default=200, show_default=True, help="Of the indexer."
+    "--train-steps", type=Number(1), default=200, show_default=True, help="Of the indexer."
 )
-@click.option("--train-len", type=click.IntRange(2), help="Tokens.  [default: as captured]")
+@click.option("--train-len", type=Number(2), help="Tokens.  [default: as captured]")
 @click.option(
     "--save-indexer", type=click.Path(dir_okay=False, path_type=Path), help="Keep the trained one."
 )
@@ -74,7 +78,7 @@ from hisparse_sim.traces.terminal import note
 @click.option(
     "-o",
     "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=Output(".parquet", ""),
     help="The trace file to write.  [default: the model's name]",
 )
 @force_option
@@ -101,6 +105,8 @@ def hf(
     hisparse-sim trace capture hf --model Qwen/Qwen3-8B --prompts book.txt --prompt-len 32768 \\
         --steps 1024 --top-k 2048 -o qwen3.parquet
     """
+    refuse_without("--indexer train", indexer == "train", "--train-steps", "--train-len")
+    refuse_without("--sample", options["sample"], "--temperature")
     output = output or Path(f"{Path(model).stem}.parquet")
     read = _read(model, indexer, options)
     for written in (output, save_indexer):

@@ -11,11 +11,12 @@ from hisparse_sim.traces.commands.options import (
     force_option,
     open_traces,
     provenance_option,
+    quiet_option,
     refuse_replacing,
     selection_options,
     trace_output_option,
 )
-from hisparse_sim.traces.terminal import note
+from hisparse_sim.traces.terminal import escaped, note, wrote
 
 
 @click.command()
@@ -35,13 +36,13 @@ def validate(paths: tuple[str, ...], provenance: str | None) -> None:
     for path in expand(paths):
         found = check(path, provenance)
         for warning in found.warnings:
-            click.echo(f"warning: {warning}", err=True)
+            note(f"warning: {warning}", quiet=False)
         for problem in found.problems:
-            click.echo(f"error: {problem}", err=True)
+            note(f"error: {problem}", quiet=False)
         if not found.complete:
-            click.echo(f"error: {path}: gave up after {len(found.problems)} problems", err=True)
+            note(f"error: {path}: gave up after {len(found.problems)} problems", quiet=False)
         failed = failed or not found.ok
-        click.echo(f"{path}: {'ok' if found.ok else 'cannot be used'}")
+        click.echo(escaped(f"{path}: {'ok' if found.ok else 'cannot be used'}"))
     if failed:
         raise click.exceptions.Exit(1)
 
@@ -52,7 +53,15 @@ def validate(paths: tuple[str, ...], provenance: str | None) -> None:
 @force_option
 @selection_options
 @provenance_option
-def sample(path: str, output: Path, force: bool, provenance: str | None, **selection: Any) -> None:
+@quiet_option
+def sample(
+    path: str,
+    output: Path,
+    force: bool,
+    provenance: str | None,
+    quiet: bool,
+    **selection: Any,
+) -> None:
     """Cut a trace by request, layer and step.
 
     \b
@@ -64,4 +73,4 @@ def sample(path: str, output: Path, force: bool, provenance: str | None, **selec
     opened = open_traces([path], provenance)
     selection["requests"] = chosen_requests(selection["requests"], opened)
     cut(opened[0], output, **selection)
-    note(f"wrote {output}", quiet=False)
+    wrote(output, quiet)

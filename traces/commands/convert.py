@@ -14,10 +14,10 @@ from hisparse_sim.traces.commands.options import (
     quiet_option,
     refuse_replacing,
     selection_options,
-    several,
     trace_output_option,
 )
-from hisparse_sim.traces.terminal import note
+from hisparse_sim.traces.commands.values import Number, refuse_suffix, several
+from hisparse_sim.traces.terminal import note, wrote
 
 
 @click.command()
@@ -27,12 +27,10 @@ from hisparse_sim.traces.terminal import note
 @force_option
 @click.option("--model", default="", help="Name, for the metadata.")
 @click.option("--dataset", default="", help="Where the prompts come from, for the metadata.")
-@click.option(
-    "--prompt-len", type=click.IntRange(0), help="Tokens of the prompt, whose rows are left out."
-)
+@click.option("--prompt-len", type=Number(0), help="Tokens of the prompt, whose rows are left out.")
 @config_option
-@click.option("--layers", "num_layers", type=click.IntRange(1), help="Layers of the model.")
-@click.option("--top-k", type=click.IntRange(1), help="Positions that a row lists at most.")
+@click.option("--layers", "num_layers", type=Number(1), help="Layers of the model.")
+@click.option("--top-k", type=Number(1), help="Positions that a row lists at most.")
 @click.option(
     "--layer",
     "layers",
@@ -42,7 +40,7 @@ from hisparse_sim.traces.terminal import note
 )
 @click.option(
     "--first-position",
-    type=click.IntRange(0),
+    type=Number(0),
     help="Position of the query in row 0; rows before --prompt-len are the prompt's and left out.  "
     "[default: 0 in answers, --prompt-len in arrays]",
 )
@@ -78,7 +76,7 @@ def convert(
     made = run(source, output, form, warn=lambda doubt: note(f"warning: {doubt}", False), **options)
     if left_out := made.notes.get(LEFT_OUT):
         note(f"left out {left_out:,} rows of the prompt, counted over all layers", quiet)
-    note(f"wrote {output}", quiet)
+    wrote(output, quiet)
 
 
 @click.command()
@@ -90,11 +88,7 @@ def convert(
     help="[default: csv for .csv, else oraclegeneral]",
 )
 @click.option(
-    "-o",
-    "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
-    required=True,
-    help="The file to write.",
+    "-o", "--output", type=click.Path(path_type=Path), required=True, help="The file to write."
 )
 @force_option
 @selection_options
@@ -122,8 +116,10 @@ def export(
     from hisparse_sim.traces.file.export import export as run
 
     refuse_replacing(output, force, [path])
-    form = form or ("csv" if output.suffix.lower() == ".csv" else "oraclegeneral")
+    if form is None:
+        refuse_suffix(output, (".csv", ".oraclegeneral", ".bin", ""))
+        form = "csv" if output.suffix.lower() == ".csv" else "oraclegeneral"
     opened = open_trace(path, provenance)
     selection["requests"] = chosen_requests(selection["requests"], [opened])
     accesses = run(opened, output, form, **selection, progress=counter("parts", quiet))
-    note(f"wrote {accesses} accesses to {output}", quiet)
+    note(f"wrote {output}: {accesses:,} accesses", quiet)

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import click
 
-from hisparse_sim.traces.commands.options import combined, several
+from hisparse_sim.traces.commands.options import combined
+from hisparse_sim.traces.commands.values import Number, several
 
 prompt_options = combined(
     click.option(
@@ -26,6 +27,6 @@ prompt_options = combined(
         callback=several(str),
         help="Only these: short, medium, long.",
     ),
-    click.option("--count", type=click.IntRange(1), help="So many items, chosen at random."),
+    click.option("--count", type=Number(1), help="So many of them; of LongBench at random."),
     click.option("--seed", default=0, show_default=True, help="Of that choice."),
 )

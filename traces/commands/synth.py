@@ -1,5 +1,6 @@
 """The command `trace synth`."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -8,25 +9,40 @@ import click
 from hisparse_sim.traces.commands.options import (
     counter,
     force_option,
+    layer_option,
     quiet_option,
     refuse_replacing,
-    several,
     trace_output_option,
 )
-from hisparse_sim.traces.terminal import note
+from hisparse_sim.traces.commands.values import Name, Number
+from hisparse_sim.traces.terminal import wrote
+
+
+def _profiles() -> Iterable[str]:
+    from hisparse_sim.traces.synth.generator import profiles
+
+    return profiles()
+
+
+def _shapes() -> Iterable[str]:
+    from hisparse_sim.traces.synth.shapes import SHAPES
+
+    return SHAPES
 
 
 @click.command()
-@click.option("--profile", help="Model whose published figures it is fitted to.")
-@click.option("--shape", help="An extreme pattern instead, for tests.")
+@click.option(
+    "--profile", type=Name(_profiles), help="Model whose published figures it is fitted to."
+)
+@click.option("--shape", type=Name(_shapes), help="An extreme pattern instead, for tests.")
 @trace_output_option
 @force_option
-@click.option("--context", "prompt_len", type=click.IntRange(0), help="Prompt, in tokens.")
-@click.option("--steps", type=click.IntRange(1), help="Decode steps.")
-@click.option("--top-k", type=click.IntRange(1), help="Positions of a step: tokens, in qsa blocks.")
-@click.option("--layer", "layers", multiple=True, callback=several(int), help="Only these.")
-@click.option("--requests", type=click.IntRange(1), help="[default: 1]")
-@click.option("--distinct", type=click.IntRange(1), help="Positions that a shape goes through.")
+@click.option("--context", "prompt_len", type=Number(0), help="Prompt, in tokens.")
+@click.option("--steps", type=Number(1), help="Decode steps.")
+@click.option("--top-k", type=Number(1), help="Positions of a step: tokens, in qsa blocks.")
+@layer_option
+@click.option("--requests", type=Number(1), help="[default: 1]")
+@click.option("--distinct", type=Number(1), help="Positions that a shape goes through.")
 @click.option("--seed", type=int, help="[default: 0]")
 @quiet_option
 def synth(
@@ -44,7 +60,7 @@ def synth(
     """Make a synthetic trace: a fitted random model, or an extreme shape.
 
     \b
-    Profiles: glm-5.1, v3.2, qsa.
+    Profiles: glm-5.1, deepseek-v3.2, qsa.
     Shapes: cyclic, thrash, all-new, none-new, step-change.
 
     A profile takes context, steps and top_k from the model it was fitted to, unless given. The
@@ -53,7 +69,7 @@ def synth(
 
     \b
     hisparse-sim trace synth --profile glm-5.1 --layer 0,20,40,60 -o synth-glm.parquet
-    hisparse-sim trace synth --profile v3.2 --context 32768 --steps 500 --layer 30 -o synth.parquet
+    hisparse-sim trace synth --profile deepseek-v3.2 --context 32k --layer 30 -o synth.parquet
     hisparse-sim trace synth --shape cyclic --top-k 64 --context 4096 --distinct 512 -o scan.parquet
     """
     if (profile is None) == (shape is None):
@@ -78,4 +94,4 @@ def synth(
             seed=seed or 0,
             progress=counter("layers", quiet),
         )
-    note(f"wrote {output}", quiet)
+    wrote(output, quiet)

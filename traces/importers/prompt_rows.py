@@ -13,7 +13,7 @@ from hisparse_sim.traces.demand import Longs
 from hisparse_sim.traces.errors import TraceError
 
 ROWS_READ = 64  # to see where rows begin
-_ROWS_TRUSTED = 8  # so many that agree are no chance
+ROWS_TRUSTED = 8  # so many that agree are no chance
 
 LEFT_OUT = "prompt_rows_left_out"  # in the notes of a trace: (request, layer, step) rows
 
@@ -43,12 +43,12 @@ def sign_of_prompt(
         # A query within top_k lists its whole past.
         why = f"row 0 lists nothing but the positions up to {newest[0]}"
         return Sign(True, why, int(newest[0]))
-    if len(rows) >= _ROWS_TRUSTED and (newest <= numbers // tokens).all():
+    if len(rows) >= ROWS_TRUSTED and (newest <= numbers // tokens).all():
         why = f"of its first {len(rows)} none lists a position above its own number"
         return Sign(True, why, 0)
     # The newest token is nearly always listed: so it tells the position of the query.
     before = newest - numbers
-    rising = len(rows) >= _ROWS_TRUSTED and tokens == 1 and bool((before == before[0]).all())
+    rising = len(rows) >= ROWS_TRUSTED and tokens == 1 and bool((before == before[0]).all())
     if rising and before[0] < seq_len[0] - 2:
         return Sign(
             False, f"the newest position of row 0 is {before[0]}, rising by 1 a row", int(before[0])

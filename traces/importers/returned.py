@@ -10,7 +10,7 @@ from hisparse_sim.traces.file.captured import MOST_LAYERS, REMEDY, checked_id, d
 from hisparse_sim.traces.demand import Demand
 from hisparse_sim.traces.errors import TraceError
 from hisparse_sim.traces.importers.importer import Imported, Options
-from hisparse_sim.traces.importers.prompt_rows import LEFT_OUT
+from hisparse_sim.traces.importers.prompt_rows import LEFT_OUT, ROWS_TRUSTED
 from hisparse_sim.traces.importers.short_rows import ShortRows
 
 
@@ -31,11 +31,12 @@ def imported(
     *,
     remedy: str = REMEDY,
     if_short: str = "an engine's top-k drops entries on ties, and more are a fault",
+    if_unseen: str = "",
 ) -> Imported:
     """Put the requests of a file together.
 
     `remedy` is that of `captured.demands`; `if_short` is said where rows list fewer positions than
-    they could.
+    they could, `if_unseen`, unless empty, where a layer never lists the newest token.
 
     Raises TraceError if they differ in shape or share an id, or do not have the layers named.
     """
@@ -73,24 +74,27 @@ def imported(
     # Layers that are named may be some of the model's; else the file has them all.
     num_layers = options.num_layers or (count if options.layers is None else None)
     left_out = sum(count * max(0, each.prompt_len - each.first_position) for each in found)
-    short = _short_rows(found, layers, options.tokens)
-    notes = {**({LEFT_OUT: left_out} if left_out else {}), **short.notes}
-    doubts = short.doubts(str(path), if_short)
-    return Imported(parts(), options.top_k or width, num_layers, lengths, notes, doubts)
-
-
-def _short_rows(found: Sequence[Returned], layers: Sequence[int], tokens: int) -> ShortRows:
-    """Return the decode rows that list fewer positions than they could; one layer is in memory."""
     short = ShortRows()
+    unseen: list[str] = []  # layers that never list the newest token
     for each in found:
         array = each.open()
         first = max(0, each.prompt_len - each.first_position)
-        seq_len = (np.arange(first, len(array), dtype=np.int64) + each.first_position) // tokens + 1
-        for index, layer in enumerate(layers):
-            counts = (array[first:, index] >= 0).sum(axis=1)
+        queries = np.arange(first, len(array), dtype=np.int64) + each.first_position
+        newest = queries // options.tokens
+        for index, layer in enumerate(layers):  # one is in memory
+            listed = array[first:, index]
             place = f"request {each.request!r}, layer {layer}"
-            short.add(counts, seq_len, array.shape[2], place)
-    return short
+            short.add((listed >= 0).sum(axis=1), newest + 1, width, place)
+            if len(listed) >= ROWS_TRUSTED and not (listed == newest[:, None]).any():
+                unseen.append(place)
+    notes = {**({LEFT_OUT: left_out} if left_out else {}), **short.notes}
+    doubts = short.doubts(str(path), if_short)
+    if unseen and if_unseen:
+        doubts += (
+            f"{path}: {unseen[0]} never lists its newest token, which nearly every step of an "
+            f"indexer does ({len(unseen)} of {len(found) * count} layers are so): {if_unseen}",
+        )
+    return Imported(parts(), options.top_k or width, num_layers, lengths, notes, doubts)
 
 
 def _layers(count: int, options: Options, place: str) -> Sequence[int]:

@@ -65,6 +65,25 @@ def refuse_speculative(meta_info: Mapping[str, Any], place: str) -> None:
             )
 
 
+def _refuse_halves(array: Any, place: str) -> None:
+    """Raise TraceError if --layers and --top-k cut the rows of a layer in two or more.
+
+    Only their product shows in the size. The first token of a prompt has itself to choose from,
+    in every layer; where it does so in some layers, and others list nothing, these are the rest of
+    its rows.
+    """
+    alone = (array[0] == 0).sum(axis=1) == 1
+    alone &= (array[0] == -1).sum(axis=1) == array.shape[2] - 1
+    nothing = (array[0] == -1).all(axis=1)
+    if alone.any() and nothing.any() and (alone | nothing).all():
+        count = int(alone.sum())
+        raise TraceError(
+            f"{place} lists the first token in {count} layers, and nothing in "
+            f"{int(nothing.sum())}: they look like {count} layers of "
+            f"{array[0].size // count} positions; check --layers and --top-k"
+        )
+
+
 def _read(path: Path, options: Options) -> Imported:
     found: list[Returned] = []
     first = options.first_position or 0
@@ -91,11 +110,13 @@ def _read(path: Path, options: Options) -> Imported:
             name = value_at(answer, "meta_info", "id")
             name = name if isinstance(name, str) and name else f"answer-{len(found)}"
             opened = partial(np.memmap, scratch, "<i4", "r", shape=shape)
+            if first == 0:
+                _refuse_halves(opened(), place)
             found.append(Returned(name, prompt_len, first, shape, opened))
         refuse_left(values, str(path))
     if not found:
         raise TraceError(f"{path} holds no answer")
-    return imported(path, found, options)
+    return imported(path, found, options, if_unseen="check --layers and --top-k")
 
 
 SGLANG = Importer(

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hisparse_sim.traces.demand import Ints, Longs
-from hisparse_sim.traces.machine_code import compiled
+from hisparse_sim.traces.machine_code import compiled, rule
 
 BLOCK = 64  # demands that are counted together
 
@@ -123,7 +123,7 @@ def count_reuse(
     return first_accesses
 
 
-@compiled
+@rule
 def _alive_between(begin: int, end: int, alive: NDArray[np.uint8], in_block: Ints) -> int:
     count = 0
     while begin < end and begin % BLOCK:

@@ -34,8 +34,8 @@ import numpy as np
 from hisparse_sim.traces.demand import Demand, Ints
 from hisparse_sim.traces.errors import TraceError
 from hisparse_sim.traces.file.metadata import Metadata
-from hisparse_sim.traces.machine_memory import refuse_too_large
 from hisparse_sim.traces.file.units import block_unit
+from hisparse_sim.traces.machine_memory import refuse_too_large
 
 PROFILES_PATH = Path(__file__).parents[1] / "data" / "synth_profiles.json"
 
@@ -68,6 +68,7 @@ class Profile:
     prompt_len: int  # tokens
     steps: int
     parameters: Parameters
+    aliases: tuple[str, ...] = ()
     tokens_per_position: int = 1  # above 1 a position is a block of so many tokens
     fit: Any = None  # published and achieved figures, JSON
 
@@ -77,16 +78,24 @@ def profiles() -> dict[str, Profile]:
     """Return the shipped profiles by name."""
     found = json.loads(PROFILES_PATH.read_text())
     return {
-        name: Profile(name, **{**values, "parameters": Parameters(**values["parameters"])})
+        name: Profile(
+            name,
+            aliases=tuple(values.pop("aliases")),
+            parameters=Parameters(**values.pop("parameters")),
+            **values,
+        )
         for name, values in found.items()
     }
 
 
 def get_profile(name: str) -> Profile:
-    """Return a shipped profile. Raises ValueError, naming those there are."""
-    if name not in profiles():
-        raise ValueError(f"unknown profile {name!r}; known are {', '.join(profiles())}")
-    return profiles()[name]
+    """Return a shipped profile by its name or an alias, case ignored. Raises ValueError, naming
+    those there are."""
+    wanted = name.casefold()
+    for profile in profiles().values():
+        if wanted in (profile.name, *profile.aliases):
+            return profile
+    raise ValueError(f"unknown profile {name!r}; known are {', '.join(profiles())}")
 
 
 def layer_noise(profile: Profile, layer: int) -> float:

@@ -3,19 +3,17 @@
 Every function draws into `axes`, or into a new figure, and puts the origin of the trace in the
 corner; a synthetic trace is marked."""
 
+from hisparse_sim.simulator.views.figures.by_layer import (
+    cross_layer_overlap,
+    drift,
+    sinks_and_recent,
+)
+from hisparse_sim.simulator.views import FIGURE_SUFFIXES as SUFFIXES
 from hisparse_sim.simulator.views.figures.costs import (
     latency,
     plan_pareto,
     throughput,
     throughput_beside_published,
-)
-from hisparse_sim.simulator.views.figures.demand import (
-    cross_layer_overlap,
-    drift,
-    overlap,
-    reuse_distance,
-    sinks_and_recent,
-    working_set,
 )
 from hisparse_sim.simulator.views.figures.misses import (
     layer_step_map,
@@ -24,12 +22,12 @@ from hisparse_sim.simulator.views.figures.misses import (
     rolling_misses,
 )
 from hisparse_sim.simulator.views.figures.page import locality_page
+from hisparse_sim.simulator.views.figures.reuse import overlap, reuse_distance, working_set
 from hisparse_sim.simulator.views.figures.style import (
     COLOURS,
     DASHES,
     MARKERS,
     STYLE,
-    SUFFIXES,
     check_suffix,
     looks,
     new_axes,

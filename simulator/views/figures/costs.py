@@ -8,6 +8,7 @@ import pandas as pd
 from hisparse_sim.simulator.views.figures.style import (
     COLOURS,
     MARKERS,
+    draw_lines,
     from_zero,
     legend_beside,
     looks,
@@ -80,19 +81,7 @@ def throughput(rows: pd.DataFrame, *, axes: "Axes | None" = None) -> "Axes":
         raise ValueError("no closed loop to draw: run serve with `concurrencies`")
     with styled():
         axes = axes or new_axes(5.6, 3.4)
-        look = looks(closed["mode"])
-        for mode, line in closed.groupby("mode", sort=False):
-            line = line.sort_values("concurrency")
-            colour, dash, marker, _ = look[str(mode)]
-            axes.plot(
-                line["concurrency"],
-                line["tokens_per_s"],
-                color=colour,
-                linestyle=dash,
-                marker=marker,
-                markersize=4.5,
-                label=mode,
-            )
+        draw_lines(axes, closed, "mode", "concurrency", "tokens_per_s")
         places = sorted(closed["concurrency"].unique())
         if len(places) > 1:
             axes.set_xscale("log", base=2)

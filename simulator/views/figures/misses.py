@@ -10,6 +10,7 @@ from hisparse_sim.simulator.replay.totals import totals
 from hisparse_sim.simulator.views.figures.style import (
     COLOURS,
     DASHES,
+    draw_lines,
     from_zero,
     legend_beside,
     looks,
@@ -31,13 +32,13 @@ _MOST_BANDS = 6  # more of them are one grey
 
 
 def rolling_misses(
-    curves: pd.DataFrame, *, window: int, provenance: str, axes: "Axes | None" = None
+    curves: pd.DataFrame, *, window: int = 100, provenance: str = "", axes: "Axes | None" = None
 ) -> "Axes":
     """Draw rolling curves of misses or swap-in time (the columns of `curves.rolling_curves`), a
     line per policy and buffer.
 
     The band spans the 10th to 90th percentile of the smoothed layers; more than six lines have
-    none. `provenance` stands in the corner."""
+    none. `window`: that of the curves; `provenance` stands in the corner (default: the trace)."""
     timed = "swap_in_us" in curves
     drawn = "swap_in_us" if timed else "misses_per_step"
     with styled():
@@ -62,7 +63,7 @@ def rolling_misses(
         axes.margins(x=0.01)
         what = "Modelled swap-in time" if timed else "Misses in the hot buffer"
         axes.set_title(what + f", {policies[0]}" * (len(policies) == 1))
-        put_origin(axes, provenance)
+        put_origin(axes, provenance or origin(curves))
         band = "\n(band: 10-90 % of them)" if banded else ""
         legend_beside(axes, f"mean of {layers} layers{band}" if layers > 1 else "one layer")
     return axes
@@ -76,19 +77,8 @@ def miss_ratio(rows: pd.DataFrame, *, axes: "Axes | None" = None) -> "Axes":
     sums = totals(rows)
     with styled():
         axes = axes or new_axes(5.2, 3.4)
-        look = looks(sums["policy"])
-        for policy, line in sums.groupby("policy", sort=False):
-            line = line.sort_values("buffer")
-            colour, dash, marker, _ = look[str(policy)]
-            axes.plot(
-                line["buffer"],
-                100 * line["miss_rate"],
-                color=colour,
-                linestyle=dash,
-                marker=marker,
-                markersize=4.5,
-                label=policy,
-            )
+        percent = sums.assign(percent=100 * sums["miss_rate"])
+        draw_lines(axes, percent, "policy", "buffer", "percent")
         sizes = sorted(sums["buffer"].unique())
         axes.set_xticks(sizes, spaced(sizes, [f"{size:,}" for size in sizes]))
         from_zero(axes)

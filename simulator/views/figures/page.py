@@ -1,4 +1,4 @@
-"""The page of all figures of demand."""
+"""The page of all figures of locality."""
 
 import textwrap
 from collections.abc import Callable, Sequence
@@ -6,15 +6,13 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from hisparse_sim.simulator.views.figures.demand import (
-    check_measure,
+from hisparse_sim.simulator.views.figures.by_layer import (
     cross_layer_overlap,
     drift,
-    overlap,
-    reuse_distance,
     sinks_and_recent,
-    working_set,
 )
+from hisparse_sim.simulator.views.figures.locality_parts import check_measure
+from hisparse_sim.simulator.views.figures.reuse import overlap, reuse_distance, working_set
 from hisparse_sim.simulator.views.figures.style import origin, put_origin, styled
 
 if TYPE_CHECKING:

@@ -3,6 +3,7 @@
 Colours are those of Okabe and Ito, which colour-blind readers tell apart; every line also has a
 dash pattern or a marker of its own, so that a figure survives a greyscale printer."""
 
+import textwrap
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from itertools import cycle
@@ -12,13 +13,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pandas as pd
 
 from hisparse_sim.policies import POLICIES
-from hisparse_sim.simulator.replay.metrics import blocks_of
+from hisparse_sim.simulator.replay.metrics import blocks_of, origins
+from hisparse_sim.simulator.views import FIGURE_SUFFIXES
 from hisparse_sim.traces import atomic_path
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+_LETTERS = 100  # of a line in the corner
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 DASHES: tuple[Any, ...] = (
     "-",
@@ -29,7 +32,6 @@ DASHES: tuple[Any, ...] = (
 )
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 HATCHES = ("", "////", "....", "\\\\\\\\", "xx", "--", "")
-SUFFIXES = (".png", ".svg", ".pdf")
 SYNTHETIC = "synthetic"
 _LONGEST_NAME = 36  # letters in a legend
 STYLE: Any = {
@@ -51,6 +53,7 @@ STYLE: Any = {
     "lines.linewidth": 1.6,
     "savefig.dpi": 200,
     "svg.hashsalt": "hisparse-sim",  # the same data gives the same file
+    "text.parse_math": False,  # a dollar sign in the name of a trace is one
 }
 
 
@@ -74,17 +77,30 @@ def looks(names: Iterable[str]) -> dict[str, Look]:
     return {name: fixed[name] if name in fixed else next(free) for name in names}
 
 
+def draw_lines(axes: "Axes", table: pd.DataFrame, by: str, x: str, y: str) -> None:
+    """Draw `y` over `x`, a line with a look and a name for every value of `by`."""
+    look = looks(table[by])
+    for name, line in table.groupby(by, sort=False):
+        line = line.sort_values(x)
+        colour, dash, marker, _ = look[str(name)]
+        axes.plot(
+            line[x], line[y], color=colour, linestyle=dash, marker=marker, markersize=4.5, label=name
+        )
+
+
 def origin(table: pd.DataFrame) -> str:
-    """Return what the corner of a figure says: provenance and name of the traces of `table`."""
+    """Return what the corner of a figure says: provenance and name of the traces of `table`; of
+    several kinds one by one."""
     if "trace" not in table:
         return ""
     traces = list(dict.fromkeys(table["trace"]))
     which = f"trace {traces[0]}" if len(traces) == 1 else f"{len(traces)} traces"
     if "provenance" not in table:
         return which
-    kinds = ", ".join(map(str, dict.fromkeys(table["provenance"])))
+    kinds = list(dict.fromkeys(map(str, table["provenance"])))
+    which = f"{kinds[0]} {which}" if len(kinds) == 1 else ", ".join(origins(table))
     blocks = blocks_of(table)
-    return f"{kinds} {which}" + f"; positions are {blocks}" * bool(blocks)
+    return textwrap.fill(which, _LETTERS) + f"; positions are {blocks}" * bool(blocks)
 
 
 def put_origin(axes: "Axes", text: str) -> None:
@@ -144,9 +160,10 @@ def new_axes(width_inches: float, height_inches: float) -> "Axes":
 
 
 def check_suffix(path: Path) -> None:
-    """Raise ValueError if the suffix of `path` is none of SUFFIXES."""
-    if path.suffix.lower() not in SUFFIXES:
-        raise ValueError(f"{path} has no suffix of a figure; choose one of {', '.join(SUFFIXES)}")
+    """Raise ValueError if the suffix of `path` is none of FIGURE_SUFFIXES."""
+    if path.suffix.lower() not in FIGURE_SUFFIXES:
+        known = ", ".join(FIGURE_SUFFIXES)
+        raise ValueError(f"{path} has no suffix of a figure; choose one of {known}")
 
 
 def save(drawn: "Axes | Figure", path: Path) -> None:

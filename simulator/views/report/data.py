@@ -69,7 +69,7 @@ def curve_table(rows: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
     notes = []
     if step > 1:
         notes.append(
-            f"Drawn are every {step}th point of a line and its last ({len(kept):,} of"
+            f"Charts draw one point in {step} of each line, and its last ({len(kept):,} of"
             f" {len(rows):,}); the result file has all."
         )
     return kept[wanted], notes

@@ -23,7 +23,7 @@ def sections(results: Sequence[Result]) -> list[tuple[str, str, str]]:
 
 
 def _reproduced(rows: pd.DataFrame) -> str:
-    """Published, ours and error, a line each; how it was obtained and what is unexplained, to unfold."""
+    """Published, ours and error, a line each; to unfold, how it was obtained and what is open."""
     cells: Cells = {
         "what": ("figure", str),
         "published": ("published", _figure),

@@ -1,0 +1,194 @@
+"""What options take, parsed alike by all commands: numbers and ranges of them, names, files.
+
+Nothing here loads a heavy library.
+"""
+
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+_UNITS = {"k": 1024, "m": 1024**2}
+_SPAN = re.compile(r"(\w+)-(\w+)")  # 0-5
+_GRID = re.compile(r"(\w+):(\w+):(\w+)")  # 2048:8192:1024
+_MOST_VALUES = 100_000
+
+
+def whole(text: str) -> int:
+    """Return the number that a text such as 4096, 4_096, 64k (65,536) or 1m (1,048,576) says.
+
+    Raises ValueError if it says none.
+    """
+    digits = text.strip().lower()
+    unit = _UNITS.get(digits[-1:], 1)
+    try:
+        return int(digits if unit == 1 else digits[:-1]) * unit
+    except ValueError:
+        raise ValueError(f"{text!r} is not a whole number such as 4096 or 64k") from None
+
+
+def wholes(text: str) -> Sequence[int]:
+    """Return the numbers of one piece of a list: one number, FIRST-LAST or FIRST:LAST:STEP.
+
+    Both ends count: 0-5 are six numbers, and 2048:8192:1024 are seven. Raises ValueError.
+    """
+    if span := _SPAN.fullmatch(text.strip()) or _GRID.fullmatch(text.strip()):
+        first, last, step = (*map(whole, span.groups()), 1)[:3]
+        if step < 1 or last < first:
+            raise ValueError(f"{text!r} is an empty range")
+        values = range(first, last + 1, step)
+        if len(values) > _MOST_VALUES:
+            raise ValueError(f"{text!r} are {len(values):,} numbers")
+        return values
+    return [whole(text)]
+
+
+class Number(click.IntRange):
+    """A whole number within bounds, as `whole` reads it."""
+
+    name = "number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, str):
+            try:
+                value = whole(value)
+            except ValueError as error:
+                self.fail(str(error), param, ctx)
+        return super().convert(value, param, ctx)
+
+
+def several(
+    kind: Callable[[str], Any], distinct: bool = True, least: float | None = None
+) -> Callable[..., tuple[Any, ...] | None]:
+    """Return a callback for options that are repeated or hold values separated by commas.
+
+    `kind` makes a value of a piece of text, or raises ValueError; with int a piece may also be a
+    range, see `wholes`. Each value counts once, unless not `distinct`, and is at least `least`.
+    """
+
+    def parse(
+        ctx: click.Context, parameter: click.Parameter, given: Sequence[str]
+    ) -> tuple[Any, ...] | None:
+        if not given:
+            return None
+        values: list[Any] = []
+        for text in ",".join(given).split(","):
+            try:
+                values += wholes(text) if kind is int else [kind(text.strip())]
+            except ValueError as error:
+                raise click.BadParameter(str(error)) from None
+        for value in values:
+            if least is not None and not value >= least:
+                raise click.BadParameter(f"{value} is not at least {least}")
+        return tuple(dict.fromkeys(values) if distinct else values)
+
+    return parse
+
+
+def step_range(
+    ctx: click.Context, parameter: click.Parameter, given: str | None
+) -> tuple[int, int] | None:
+    """Parse FIRST:STOP, either of which may be left out."""
+    if given is None:
+        return None
+    first, colon, stop = given.partition(":")
+    try:
+        steps = whole(first or "0"), whole(stop or str(2**31))
+    except ValueError:
+        steps = (0, 0)
+    if not colon or steps[0] >= steps[1]:
+        raise click.BadParameter(f"{given!r} is not FIRST:STOP, as in 0:500 or 100:")
+    return steps
+
+
+class Name(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
+    """A name that the shell completes from those that are known; the library judges it.
+
+    `known` is called at completion only. With `listed`, names may be separated by commas.
+    """
+
+    name = "text"
+
+    def __init__(self, known: Callable[[], Iterable[str]], listed: bool = False):
+        self.known = known
+        self.listed = listed
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list["CompletionItem"]:
+        from click.shell_completion import CompletionItem
+
+        done, comma, begun = incomplete.rpartition(",") if self.listed else ("", "", incomplete)
+        return [
+            CompletionItem(done + comma + name) for name in self.known() if name.startswith(begun)
+        ]
+
+
+class Output(click.Path):
+    """A file to write, whose suffix says what is written: one of `suffixes`, or a device."""
+
+    def __init__(self, *suffixes: str):
+        super().__init__(dir_okay=False, path_type=Path)
+        self.suffixes = suffixes
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        path = Path(os.fsdecode(super().convert(value, param, ctx)))
+        refuse_suffix(path, self.suffixes)
+        return path
+
+
+def refuse_suffix(path: Path, suffixes: Sequence[str]) -> None:
+    """Raise BadParameter for a file with another suffix; a device may be called anything."""
+    from hisparse_sim.traces.files import is_file
+
+    if is_file(path) and path.suffix.lower() not in suffixes:
+        ends = f"ends in {path.suffix}" if path.suffix else "has no suffix"
+        choice = ", ".join(suffix for suffix in suffixes if suffix)
+        raise click.BadParameter(f"{path} {ends}; choose {'one of ' * (',' in choice)}{choice}")
+
+
+class Renamed(click.Option):
+    """An option whose former spellings still work; help and messages show the present ones."""
+
+    def __init__(self, *args: Any, former: Sequence[str], **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self.former = list(former)
+
+    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
+        shown = self.opts
+        self.opts = shown + self.former
+        super().add_to_parser(parser, ctx)
+        self.opts = shown
+
+
+class RenamedChoice(click.Choice):  # type: ignore[type-arg]
+    """Choices of which some had other names, which still work: `former` maps these to them."""
+
+    def __init__(self, choices: Sequence[str], former: Mapping[str, str]):
+        super().__init__(choices)
+        self.former = former
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        chosen: str = super().convert(self.former.get(value, value), param, ctx)
+        return chosen
+
+
+def given(*names: str) -> list[str]:
+    """Return those of the options `names` (as on the command line) that the command was given."""
+    ctx = click.get_current_context()
+    parameter = {option: each.name for each in ctx.command.params for option in each.opts}
+    default = click.core.ParameterSource.DEFAULT
+    return [name for name in names if ctx.get_parameter_source(parameter[name] or "") != default]
+
+
+def refuse_without(owner: str, present: bool, *names: str) -> None:
+    """Raise UsageError if one of the options `names` is given although `owner`, to which it
+    belongs, is not `present`: it would be ignored without a word."""
+    if not present and (alone := given(*names)):
+        raise click.UsageError(f"{' and '.join(alone)} belong{'s' * (len(alone) == 1)} to {owner}")
