@@ -109,6 +109,36 @@ def _compiled_prefetch(array: Any, index: Any) -> Any:
     return ask
 
 
+@hook
+def signed(number: Any) -> int:
+    """Return an unsigned number as a signed one. Compiled code adds the two as floats."""
+    return int(np.int64(number))
+
+
+# --- bits -------------------------------------------------------------------------------------
+
+
+def count_ones(word: np.uint64) -> int:
+    """Return how many bits of a word are set."""
+    return int(word).bit_count()
+
+
+@intrinsic
+def _count_ones(typing_context: Any, word: Any) -> Any:
+    def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.ctpop(arguments[0])
+
+    return types.int64(types.uint64), emit
+
+
+@overload(count_ones, inline="always")
+def _compiled_count_ones(word: Any) -> Any:
+    def count(word: Any) -> int:
+        return _count_ones(word)  # type: ignore[call-arg]
+
+    return count
+
+
 # --- split ------------------------------------------------------------------------------------
 
 

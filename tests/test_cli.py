@@ -82,13 +82,19 @@ def test_ratio_adds_bytes_and_memory() -> None:
     assert "glm-5.1" in result.stderr  # the trace's model has no profile
     assert "MB/step" in result.stdout
     assert "14.8 GiB of a GPU and 231.7 GiB of its host" in result.stdout
-    assert "buffer 4,096, ratio 8: 15 requests per GPU, limited by: prefill headroom" in result.stdout
+    eight = "buffer 4,096, ratio 8: 15 requests per GPU, limited by: prefill headroom"
+    assert eight in result.stdout
     assert "ratio 4: 14 requests per GPU, limited by: indexer keys" in result.stdout
 
 
 @pytest.mark.parametrize(
     "options",
-    ["", "--hardware h20 --start direct", "--hardware b200 --kv-dtype fp8", "--engine sglang-0.5.16"],
+    [
+        "",
+        "--hardware h20 --start direct",
+        "--hardware b200 --kv-dtype fp8",
+        "--engine sglang-0.5.16",
+    ],
 )
 def test_sweep_and_plan_agree_on_requests(options: str) -> None:
     asked = "--policy lru --buffer 4096,6144 --ratio 2,4,8,12"

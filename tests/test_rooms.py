@@ -36,7 +36,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         *(f"traces/{room}" for room in ("importers", "synth", "capture", "locality")),
     },
     "simulator/replay": _REPLAY,
-    "simulator/serving": _SERVING,
+    "simulator/serving": {*_SERVING, "traces/synth"},  # the demand of a model without a trace
     "simulator/views": _VIEWS,
     "simulator/commands": {*_VIEWS, "simulator/views", "traces/commands"},
     "gpu_replay/kernels": _KERNELS,

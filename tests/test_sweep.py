@@ -20,10 +20,10 @@ from hisparse_sim.cli import cli
 from hisparse_sim.policies import POLICIES
 from hisparse_sim.policies.hook import hook
 from hisparse_sim.simulator.replay import replay_part, sweeping
-from hisparse_sim.simulator.serving.costs import add_costs
-from hisparse_sim.simulator.serving.scenario import deployment_of
 from hisparse_sim.simulator.replay.metrics import excess_over_min, rolling_mean, tidy_row
+from hisparse_sim.simulator.serving.costs import add_costs
 from hisparse_sim.simulator.serving.models import load_model
+from hisparse_sim.simulator.serving.scenario import deployment_of
 from hisparse_sim.traces import TraceError
 from hisparse_sim.traces.machine_code import machine_code_folder
 
@@ -337,8 +337,9 @@ def test_prices_do_not_change_the_default_buffers(path: Path) -> None:
         assert result.exit_code == 0, result.output
         rows = pd.read_csv(StringIO(result.stdout))
         assert sorted(set(rows["buffer"])) == [8, 16, 24]
-    assert "(test has no profile; --model names another; with top_k 8 as traced instead of 2,048)" in (
-        priced.stderr
+    assert (
+        "(test has no profile; --model names another; with top_k 8 as traced instead of 2,048)"
+        in (priced.stderr)
     )
     rows = pd.read_csv(StringIO(priced.stdout))
     model = replace(load_model("glm-5.1"), top_k=8)

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hisparse_sim.traces.demand import Demand, Ragged
     from hisparse_sim.traces.errors import TraceError
-    from hisparse_sim.traces.files import atomic_path
     from hisparse_sim.traces.file.given import OneTrace, Traces, as_trace, as_traces, sample_path
     from hisparse_sim.traces.file.in_memory import trace_from_array, trace_from_frame
     from hisparse_sim.traces.file.metadata import PROVENANCES, Metadata
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from hisparse_sim.traces.file.summary import LayerInfo, TraceInfo, info
     from hisparse_sim.traces.file.validation import Validation, validate
     from hisparse_sim.traces.file.writer import TraceWriter
+    from hisparse_sim.traces.files import atomic_path
 
 __all__ = [
     "PROVENANCES",
@@ -82,4 +82,3 @@ def __getattr__(name: str) -> Any:
     if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
-

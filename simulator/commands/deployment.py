@@ -221,7 +221,9 @@ def serve(
     say(served.notes, options["quiet"])
     if form == "table":
         load = load_line(served.setting, options["prompt"], options["output_len"])
-        show_served(served.rows, f"{load}; B {buffer:,}, ratio {ratio}, {policy}\n", served.setting, output)
+        show_served(
+            served.rows, f"{load}; B {buffer:,}, ratio {ratio}, {policy}\n", served.setting, output
+        )
     else:
         chosen = {
             "buffer": buffer,

@@ -178,7 +178,7 @@ machine_options = combined(
     click.option(
         "--max-total-tokens",
         type=Number(1),
-        help="Most tokens of a rank's pool, as the engine's option.",
+        help="Limit of a rank's pool in tokens, as the engine's option.",
     ),
     host_options,
     engine_option(),

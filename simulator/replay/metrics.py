@@ -37,6 +37,11 @@ def tidy_rows(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     table = pd.DataFrame(list(rows))
     if "layer" in table:
         table["layer"] = table["layer"].astype("Int64")  # null where a row is of several layers
+    return without_tokens(table)
+
+
+def without_tokens(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the table without its column `unit` if all traces count tokens."""
     if "unit" in table and (table["unit"] == TOKEN).all():
         return table.drop(columns="unit")
     return table

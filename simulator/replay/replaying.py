@@ -104,7 +104,7 @@ def replay(
         )
     if not any(len(part.misses) for part in parts):
         raise no_steps([trace], steps)
-    covers = coverage(trace, covered, seed)
+    covers = coverage(trace.sha256, trace.parts, covered, seed)
     return Replay(
         misses=np.concatenate([part.misses for part in parts]),
         rows=tidy_rows(row | covers for row in rows),
@@ -145,11 +145,7 @@ def replay_part(
     long_accesses = int(demand.offsets[-1] - demand.offsets[first]) if victims else 0
     output = Output(misses, np.empty(long_accesses, np.uint16))
     if first < steps:
-        # Every index below fits: positions are under the last seq_len, initial tokens under B.
-        positions = max(int(demand.seq_len[-1]), buffer_size)
-        if positions > _LARGEST_TABLE:
-            demand, positions = _renumbered(demand, buffer_size)
-        rows = _rows(demand)
+        rows, positions = rows_of(demand, buffer_size)
         filled = start == "staged" or demand.prompt_len <= buffer_size or first > 0
         slot = np.full(positions + 1, buffer_size, np.uint16)
         token = np.full(buffer_size + 1, positions, np.uint32)
@@ -221,6 +217,17 @@ def no_steps(traces: Iterable[Trace], steps: tuple[int, int] | None) -> TraceErr
     names = ", ".join(str(trace.path) for trace in traces)
     first, stop = steps or (0, 0)
     return TraceError(f"{names} has no steps from {first} to {stop - 1} in what is selected")
+
+
+def rows_of(demand: Demand, buffer_size: int) -> tuple[Rows, int]:
+    """Return the rows as compiled code takes them, and T, above all positions and initial tokens.
+
+    Where a table of T entries would be too large, positions are numbered anew.
+    """
+    positions = max(int(demand.seq_len[-1]), buffer_size)
+    if positions > _LARGEST_TABLE:
+        demand, positions = _renumbered(demand, buffer_size)
+    return _rows(demand), positions
 
 
 def _renumbered(demand: Demand, buffer_size: int) -> tuple[Demand, int]:

@@ -29,6 +29,9 @@ from hisparse_sim.traces.notebook import shown
 from hisparse_sim.traces.terminal import printable
 
 BELADY = "belady"
+# One row of one position: what a loop is called with to be compiled.
+_ONE = np.zeros(1, np.int32)
+TINY = Demand("", 0, 1, _ONE, _ONE + 2, np.array([0, 1]), _ONE)
 
 
 class Run(NamedTuple):
@@ -218,13 +221,15 @@ def sweep(
         workers = jobs or available_cores()
         tasks = _tasks(pieces, runs, start, seed, steps, workers)
         if tasks:
-            _prepare(runs)
+            prepare(run.policy for run in runs)
         with nullcontext(executor) if executor is not None else ThreadPoolExecutor(workers) as pool:
             _execute(tasks, pool, store, progress)
     finished = [piece for piece in pieces if len(piece.misses) == len(runs)]
     by_trace = _by_trace(finished)
     covered = {
-        group[0].name: coverage(group[0].trace, [piece.covered for piece in group], seed)
+        group[0].name: coverage(
+            group[0].trace.sha256, group[0].trace.parts, [piece.covered for piece in group], seed
+        )
         for group in by_trace
     }
     grouped = [[piece] for piece in finished] if per_layer else by_trace
@@ -291,12 +296,10 @@ def _tasks(
     ]
 
 
-def _prepare(runs: list[Run]) -> None:
-    """Compile every loop now, so that neither threads nor rates wait for a compiler."""
-    row = np.zeros(1, np.int32)
-    tiny = Demand("", 0, 1, row, row + 2, np.array([0, 1]), row)
-    for policy in dict.fromkeys(run.policy for run in runs):
-        replay_part(tiny, policy, 1)
+def prepare(policies: Iterable[Policy]) -> None:
+    """Compile their loops now, so that neither threads nor rates wait for a compiler."""
+    for policy in dict.fromkeys(policies):
+        replay_part(TINY, policy, 1)
 
 
 def _execute(

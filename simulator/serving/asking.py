@@ -53,7 +53,9 @@ class Planned(Plan):
                 f"Plan: device_buffer_size {self.best['buffer']},"
                 f" host_to_device_ratio {self.best['ratio']}"
             )
-        return shown(title, [*self.reasons, *self.notes, self.flags], self.rows().drop(columns="flags"))
+        return shown(
+            title, [*self.reasons, *self.notes, self.flags], self.rows().drop(columns="flags")
+        )
 
     def table(self, every: bool = False) -> pd.DataFrame:
         """The rows with `trace` and `provenance`, as the command writes them and figures want."""
@@ -113,7 +115,7 @@ def plan(
 def check_config(
     config: str, *, concurrency: int = DEFAULT_CONCURRENCY, **scenario: Any
 ) -> list[Finding]:
-    """What is wrong with a --hisparse-config (JSON) for a deployment and load, and what it is worth.
+    """What is wrong with a --hisparse-config (JSON) for a deployment and load, and its worth.
 
     `scenario`: fields of `Scenario`. No finding of severity error: the engine starts with it.
     """

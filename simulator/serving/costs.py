@@ -10,12 +10,12 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from hisparse_sim.simulator.replay.metrics import Misses
+from hisparse_sim.simulator.replay.sweeping import Sweep
 from hisparse_sim.simulator.serving.deployment import Deployment
 from hisparse_sim.simulator.serving.latency import Link, swap_in_us
-from hisparse_sim.simulator.serving.prediction import Setting
-from hisparse_sim.simulator.replay.metrics import Misses
 from hisparse_sim.simulator.serving.models import Model, load_model
-from hisparse_sim.simulator.replay.sweeping import Sweep
+from hisparse_sim.simulator.serving.prediction import Setting
 from hisparse_sim.traces import Trace
 from hisparse_sim.traces.file.units import refuse_blocks
 
@@ -138,7 +138,13 @@ def add_costs(
             size: _fitting(deployment, ratio, size, tokens + output_len, generated, disaggregated)
             for size in rows["buffer"].unique()
         }
-        for column in ("hot_buffer_bytes", "host_bytes_per_request", "requests_per_gpu", "limit", "reason"):
+        for column in (
+            "hot_buffer_bytes",
+            "host_bytes_per_request",
+            "requests_per_gpu",
+            "limit",
+            "reason",
+        ):
             values = {size: fit[column] for size, fit in fits.items()}
             block[column] = block["buffer"].map(values)
         priced.append(block)
@@ -175,10 +181,10 @@ def _fitting(
 
 
 _REASONS = {
-    "prefill headroom": "a prompt of {prompt:,} tokens beside the hot buffers of {requests} requests and"
-    " the output promised to them exceeds the device pool of {device:,} tokens",
+    "prefill headroom": "a prompt of {prompt:,} tokens beside the hot buffers of {requests}"
+    " requests and the output promised to them exceeds the device pool of {device:,} tokens",
     "device pool": "{more} hot buffers exceed the device pool of {device:,} tokens",
-    "indexer keys": "{more} requests of up to {tokens:,} tokens exceed the {logical:,} tokens (pool x"
-    " ratio {ratio}) whose indexer keys are on the GPU and whose entries the host pool holds",
+    "indexer keys": "{more} requests of up to {tokens:,} tokens exceed the {logical:,} tokens (pool"
+    " x ratio {ratio}) whose indexer keys are on the GPU and whose entries the host pool holds",
     "max-running-requests": "{more} are more than --max-running-requests gives each rank",
 }

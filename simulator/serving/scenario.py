@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from hisparse_sim.simulator.serving.engines import NEWEST, load_engine
 
 if TYPE_CHECKING:
-    from hisparse_sim.simulator.serving.deployment import Deployment
-    from hisparse_sim.simulator.serving.models import Model
     from hisparse_sim.policies import Policy
+    from hisparse_sim.simulator.serving.deployment import Deployment
     from hisparse_sim.simulator.serving.missing import MissesOf, Origin
+    from hisparse_sim.simulator.serving.models import Model
     from hisparse_sim.simulator.serving.prediction import Setting
-    from hisparse_sim.traces import OneTrace, Trace
+    from hisparse_sim.traces import OneTrace
 
 GIB = 1 << 30
 
@@ -47,7 +47,7 @@ class Scenario:
     step_times: str | None = None  # a table's path, "aiconfigurator" or "roofline"; None: shipped
     prompt: int = 32_768  # tokens
     output_len: int = 8192  # tokens
-    trace: OneTrace | None = None  # to replay; None: the bundled sample
+    trace: OneTrace | None = None  # to replay; None: see demand.py
     miss_curve: str | Path | None = None  # rows of a sweep, instead of a replay
 
     def __post_init__(self) -> None:
@@ -72,6 +72,7 @@ class Scenario:
         """
         from functools import cache
 
+        from hisparse_sim.simulator.serving.demand import demand_of
         from hisparse_sim.simulator.serving.missing import (
             LayerMisses,
             Origin,
@@ -82,7 +83,7 @@ class Scenario:
         from hisparse_sim.simulator.serving.prediction import Setting
         from hisparse_sim.simulator.serving.profiles import ProfileError
         from hisparse_sim.simulator.serving.step_source import steps_for
-        from hisparse_sim.traces import as_trace
+        from hisparse_sim.traces import Trace, as_trace
         from hisparse_sim.traces.file.units import refuse_blocks
 
         model = load_model(self.model, self.profiles)
@@ -108,29 +109,40 @@ class Scenario:
                 raise
             no_steps = str(error)  # memory is answered, rates are not
         start = "direct" if self.disaggregated else "staged"
+        context = self.prompt + self.output_len // 2
         notes: tuple[str, ...] = (f"rates are not known: {no_steps}",) if no_steps else ()
         given: MissesOf
+        trace: Trace
         if self.miss_curve is not None:
             if self.trace is not None:
                 raise ValueError("give a trace to replay or a miss curve, not both")
-            context = self.prompt + self.output_len / 2
-            given = curve = read_miss_curve(self.miss_curve, policy.name, context, model.top_k, start)
+            given = curve = read_miss_curve(
+                self.miss_curve, policy.name, context, model.top_k, start
+            )
             origin = curve.origin
+            notes += (f"misses from {self.miss_curve}",)
             if curve.start not in ("", start):
-                notes += (f"the misses are those of a {curve.start} start, this is a {start} one",)
+                notes += (f"they are those of a {curve.start} start, this is a {start} one",)
         else:
-            trace = as_trace(self.trace)
-            refuse_blocks([trace], "serving models price")
-            origin = Origin.of(trace)
-            if trace.metadata.model != model.name:
-                notes += (
+            if self.trace is None:
+                trace, note = demand_of(model, context)
+            else:
+                trace = as_trace(self.trace)
+                refuse_blocks([trace], "serving models price")
+                note = (
                     f"misses from {trace.name} ({trace.metadata.model},"
-                    f" {trace.metadata.provenance}), not from {model.name}",
+                    f" {trace.metadata.provenance})"
                 )
+                if trace.metadata.model != model.name:
+                    note += f", not from {model.name}"
+            origin, notes = Origin.of(trace), (*notes, note)
 
             @cache
             def misses_of(name: str, size: int) -> LayerMisses:
-                return layer_misses(trace, policy if name == policy.name else name, size, start)
+                replayed = trace
+                if self.trace is None and context <= size:  # a trace that fits says nothing
+                    replayed, _ = demand_of(model, 2 * size)
+                return layer_misses(replayed, policy if name == policy.name else name, size, start)
 
             given = misses_of
         setting = Setting(

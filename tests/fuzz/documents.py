@@ -12,11 +12,11 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
+
 from fuzz.mutate import JSON, TEXT, Mutator
-from fuzz.mutate_files import change_cells_of, flip_in_footer, flip_in_page_header, ANY
+from fuzz.mutate_files import ANY, change_cells_of, flip_in_footer, flip_in_page_header
 from fuzz.oracles import Unsound
 from fuzz.target import Target
-
 from hisparse_sim.simulator.replay.joining import joined
 from hisparse_sim.simulator.replay.result_files import read_rows
 from hisparse_sim.simulator.serving.config_check import read_config as read_hisparse_config
@@ -50,7 +50,10 @@ def _rows() -> list[dict[str, Any]]:
 
 def _as_csv() -> list[bytes]:
     frame = pd.DataFrame(_rows())
-    return [frame.to_csv(index=False).encode(), frame.drop(columns=["layer"]).iloc[:2].to_csv().encode()]
+    return [
+        frame.to_csv(index=False).encode(),
+        frame.drop(columns=["layer"]).iloc[:2].to_csv().encode(),
+    ]
 
 
 def _as_json() -> list[bytes]:
@@ -132,6 +135,7 @@ def _result(suffix: str, seeds: Callable[[], list[bytes]], mutators: Sequence[Mu
 
 
 # --- profiles and configurations -----------------------------------------------------------------
+
 
 def _profiles() -> list[bytes]:
     """Return profiles with the figures that the first shipped model has."""

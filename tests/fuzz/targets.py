@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import reference
+
 from fuzz import corpus, mutate, mutate_files, oracles
 from fuzz.documents import DOCUMENTS
 from fuzz.target import Target
-
 from hisparse_sim.simulator.replay.replaying import replay_part
 from hisparse_sim.traces import Trace, TraceError, open_trace, validate
 from hisparse_sim.traces.importers.convert import convert

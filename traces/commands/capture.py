@@ -140,5 +140,6 @@ def sglang(
         concurrency=concurrency,
         dataset=dataset,
         progress=counter("requests", quiet),
+        warn=lambda doubt: note(f"warning: {doubt}", False),
     )
     wrote(output, quiet)

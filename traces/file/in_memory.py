@@ -31,9 +31,7 @@ class TraceInMemory(Trace):
     def __init__(self, name: str, metadata: Metadata, parts: tuple[Part, ...], table: pa.Table):
         """Use `trace_from_array` or `trace_from_frame`."""
         self._table = table
-        super().__init__(
-            Path(name), None, metadata, parts, present(table.schema), _Rows(table)
-        )
+        super().__init__(Path(name), None, metadata, parts, present(table.schema), _Rows(table))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return TraceInMemory, (str(self.path), self.metadata, self.parts, self._table)

@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from hisparse_sim.traces.errors import TraceError
 from hisparse_sim.traces.file.columns import integers, request_codes
 from hisparse_sim.traces.file.digest import Digest
-from hisparse_sim.traces.errors import TraceError
 from hisparse_sim.traces.file.rules import RowError
 
 Columns = dict[str, list[pa.Array]]

@@ -11,6 +11,8 @@ from typing import Any, NoReturn, Protocol
 import numpy as np
 import pyarrow as pa
 
+from hisparse_sim.traces.demand import Demand, Ints, Ragged
+from hisparse_sim.traces.errors import TraceError
 from hisparse_sim.traces.file.columns import (
     OPTIONAL,
     integers,
@@ -20,16 +22,14 @@ from hisparse_sim.traces.file.columns import (
     request_codes,
     wrong_column,
 )
-from hisparse_sim.traces.demand import Demand, Ints, Ragged
-from hisparse_sim.traces.errors import TraceError
-from hisparse_sim.traces.notebook import shown
-from hisparse_sim.traces.terminal import printable
-from hisparse_sim.traces.files import opened
 from hisparse_sim.traces.file.digest import Digest, read_digest
 from hisparse_sim.traces.file.layout import Columns, Part, decoding, lay_out, open_parquet
 from hisparse_sim.traces.file.metadata import KEY, PROVENANCES, Metadata
 from hisparse_sim.traces.file.rules import RowError, Tally, check_rows, outside, strip_padding
 from hisparse_sim.traces.file.units import can_be_replayed
+from hisparse_sim.traces.files import opened
+from hisparse_sim.traces.notebook import shown
+from hisparse_sim.traces.terminal import printable
 
 __all__ = ["Demand", "Part", "Trace", "open_trace"]
 

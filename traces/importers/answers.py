@@ -6,9 +6,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from hisparse_sim.traces.importers.base64_stream import Extractor
 from hisparse_sim.traces.errors import TraceError
 from hisparse_sim.traces.files import opened
+from hisparse_sim.traces.importers.base64_stream import Extractor
 from hisparse_sim.traces.importers.importer import scratch_errors, write_scratch
 
 _CHUNK_BYTES = 1 << 20
