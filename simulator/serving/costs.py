@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from hisparse_sim.simulator.replay.metrics import Misses
-from hisparse_sim.simulator.replay.sweeping import Sweep
+from hisparse_sim.simulator.replay.swept import Sweep
 from hisparse_sim.simulator.serving.latency import Link, swap_in_us
 from hisparse_sim.simulator.serving.memory import capacity
 from hisparse_sim.simulator.serving.models import Model, load_model
@@ -113,8 +113,8 @@ def add_costs(
     each taken to miss like the mean of the replayed layers; with `per_layer` those of the one layer
     of the row. A request makes as many steps as were replayed of it, and is as long as the longest
     of the traces plus `output_len`. `device_pool_gib` is what one GPU has left for KV, `host_gib`
-    the host memory for it; memory rules: see `hisparse_sim.simulator.serving.memory`. Raises ValueError for
-    values that the engine refuses, TraceError for traces that do not count tokens."""
+    the host memory for it; memory rules: see `memory`. Raises ValueError for values that the engine
+    refuses, TraceError for traces that do not count tokens."""
     refuse_blocks((piece.trace for piece in swept.pieces), "memory models price")
     check_costs(ratios, device_pool_gib, host_gib)
     rows = swept.rows
