@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from reprlib import repr as clipped
 from typing import Any
 
 import click
@@ -11,7 +12,7 @@ import click
 from hisparse_sim.simulator.serving.engines import ENGINES, NEWEST, load_engine
 from hisparse_sim.simulator.serving.scenario import Scenario
 from hisparse_sim.traces.commands.options import combined, provenance_option, quiet_option
-from hisparse_sim.traces.commands.values import Name, Number
+from hisparse_sim.traces.commands.values import Name, Number, Real
 
 
 def known_profiles(section: str) -> Callable[[], Iterable[str]]:
@@ -62,7 +63,7 @@ kernel_option = click.option(
     help="The swap-in kernel: the engine's or ours.",
 )
 
-POSITIVE = click.FloatRange(0, min_open=True)
+POSITIVE = Real(0, min_open=True)
 
 
 def engine_option(default: str = NEWEST.name) -> Callable[[Any], Any]:
@@ -119,7 +120,7 @@ def in_gib(_: click.Context, __: click.Parameter, value: str | None) -> float | 
         return None
     found = re.fullmatch(r"(\d+(?:\.\d+)?) ?(GiB|TiB|GB|TB)", value)
     if found is None or not float(found[1]):
-        raise click.BadParameter(f"{value!r} is no size such as 512GiB or 2TB")
+        raise click.BadParameter(f"{clipped(value)} is no size such as 512GiB or 2TB")
     return float(found[1]) * _UNITS[found[2]]
 
 
@@ -163,7 +164,7 @@ deployment_options = combined(
     kv_dtype_option,
     click.option(
         "--mem-fraction-static",
-        type=click.FloatRange(0, 1, min_open=True, max_open=True),
+        type=Real(0, 1, min_open=True, max_open=True),
         default=Scenario.mem_fraction_static,
         show_default=True,
         help="Share of the GPU for weights and KV.",

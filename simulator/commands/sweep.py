@@ -24,7 +24,7 @@ from hisparse_sim.traces.commands.options import (
     output_form,
     output_options,
 )
-from hisparse_sim.traces.commands.values import Number, Renamed, refuse_without, several
+from hisparse_sim.traces.commands.values import Number, Real, Renamed, refuse_without, several
 from hisparse_sim.traces.files import refuse_input
 from hisparse_sim.traces.terminal import wrote
 
@@ -52,14 +52,14 @@ from hisparse_sim.traces.terminal import wrote
 @kv_dtype_option
 @click.option(
     "--device-pool-gib",
-    type=click.FloatRange(0, min_open=True),
+    type=Real(0, min_open=True),
     default=30.0,
     show_default=True,
     help="GPU memory left for KV, per GPU.",
 )
 @click.option(
     "--host-gib",
-    type=click.FloatRange(0, min_open=True),
+    type=Real(0, min_open=True),
     default=250.0,
     show_default=True,
     help="Host memory for the KV pool, per GPU.",

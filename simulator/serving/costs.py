@@ -14,11 +14,10 @@ from hisparse_sim.simulator.replay.swept import Sweep
 from hisparse_sim.simulator.serving.latency import Link, swap_in_us
 from hisparse_sim.simulator.serving.memory import capacity
 from hisparse_sim.simulator.serving.models import Model, load_model
+from hisparse_sim.simulator.serving.scenario import GIB, MOST_GIB
 from hisparse_sim.traces import Trace
 from hisparse_sim.traces.file.units import refuse_blocks
 
-GIB = 2**30
-_MOST_GIB = 2**20  # a pebibyte
 _MOST_RATIO = 2**20
 
 
@@ -66,8 +65,8 @@ def model_of(
 def check_costs(ratios: Sequence[int], device_pool_gib: float, host_gib: float) -> None:
     """Raise ValueError for what `add_costs` cannot price; long work asks before it starts."""
     for name, gib in (("device_pool_gib", device_pool_gib), ("host_gib", host_gib)):
-        if not 0 < gib <= _MOST_GIB:
-            raise ValueError(f"`{name}` is {gib}; it must be between 0 and {_MOST_GIB}")
+        if not 0 < gib <= MOST_GIB:
+            raise ValueError(f"`{name}` is {gib}; it must be between 0 and {MOST_GIB}")
     for ratio in ratios:
         if not 1 <= ratio <= _MOST_RATIO:
             raise ValueError(f"`ratio` is {ratio}; it must be between 1 and {_MOST_RATIO}")

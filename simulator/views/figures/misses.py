@@ -83,7 +83,7 @@ def miss_ratio(rows: pd.DataFrame, *, axes: "Axes | None" = None) -> "Axes":
     where a policy was replayed; a line without any was counted at every size, a thin one is
     interpolated between markers. Raises ValueError for other tables.
     """
-    rows = rows.assign(method=rows["method"] if "method" in rows else "replay")
+    rows = rows.assign(method=rows.get("method", "replay"))
     sums = totals(rows, ["policy", "buffer", "method"]).sort_values("buffer", kind="stable")
     policies = list(dict.fromkeys(rows["policy"]))
     with styled():
