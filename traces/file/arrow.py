@@ -33,7 +33,15 @@ from numpy.typing import NDArray
 
 from hisparse_sim.traces.errors import TraceError
 from hisparse_sim.traces.file.checksum import crc32
-from hisparse_sim.traces.file.layout import Columns, Part, decoding, find_parts
+from hisparse_sim.traces.file.parts import (
+    Columns,
+    Container,
+    Part,
+    Stored,
+    TableRows,
+    decoding,
+    find_parts,
+)
 from hisparse_sim.traces.files import opened, reread
 
 HEAD = b"ARROW1"
@@ -158,14 +166,33 @@ def _buffer_offsets(block: memoryview) -> list[int]:
 # --- reading -----------------------------------------------------------------------------------
 
 
-def read_stream(path: Path) -> pa.Table:
-    """Return all rows of a file in Arrow's stream format, where they lie unless compressed."""
+def arrow_container(path: Path) -> Container:
+    """Open an Arrow file, or one in Arrow's stream format. Raises TraceError if it is none, or was
+    changed since it was written."""
+    with opened(path, "trace file") as file:
+        streams = file.read(len(STREAM_HEAD)) == STREAM_HEAD
+    if streams:
+        return _stream(path)
+    batches = Batches(path)
+    keys = batches.schema.metadata or {}
+    return Container(batches.schema, keys, lambda: (batches.lay_out(), batches))
+
+
+def _stream(path: Path) -> Container:
     with decoding(path):
         data = pa.py_buffer(_mapped(path))
-        return pa.ipc.open_stream(pa.BufferReader(data)).read_all()
+        table = pa.ipc.open_stream(pa.BufferReader(data)).read_all()
+
+    def lay_out() -> tuple[tuple[Part, ...], Stored]:
+        named = table.select(["request", "layer"])
+        with decoding(path):
+            named.validate(full=True)
+        return find_parts(path, named.to_batches()), TableRows(table)
+
+    return Container(table.schema, table.schema.metadata or {}, lay_out)
 
 
-class ArrowFile:
+class Batches:
     """The batches of a file: any range of rows, of any columns, from any thread."""
 
     def __init__(self, path: Path) -> None:

@@ -15,9 +15,10 @@ import pyarrow as pa
 
 from hisparse_sim.traces.errors import TraceError
 from hisparse_sim.traces.file.columns import OPTIONAL, present, wrong_column
-from hisparse_sim.traces.file.layout import Part, TableRows, find_parts
 from hisparse_sim.traces.file.metadata import PROVENANCES, Metadata
-from hisparse_sim.traces.file.reader import Trace, completed
+from hisparse_sim.traces.file.opening import completed
+from hisparse_sim.traces.file.parts import Part, TableRows, find_parts
+from hisparse_sim.traces.file.reader import Trace
 from hisparse_sim.traces.file.units import TOKEN, can_be_replayed
 from hisparse_sim.traces.file.writer import TraceWriter
 
