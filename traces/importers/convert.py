@@ -9,6 +9,7 @@ from typing import Any
 
 from hisparse_sim.traces.demand import Demand
 from hisparse_sim.traces.errors import TraceError
+from hisparse_sim.traces.file.ahead import read_ahead
 from hisparse_sim.traces.file.columns import OPTIONAL
 from hisparse_sim.traces.file.metadata import PROVENANCES, Metadata
 from hisparse_sim.traces.file.model_config import configured
@@ -119,8 +120,7 @@ def _written_again(
     trace = open_trace(source, provenance)
     columns = trace.columns & set(OPTIONAL)
     with TraceWriter(target, trace.metadata, source=str(source), lz4=lz4) as writer:
-        for part in trace.parts:
-            demand = trace.read(part, columns)
+        for _, demand in read_ahead(trace, trace.parts, columns):
             writer.write(demand)
             if progress is not None:
                 progress(demand)
