@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+import shlex
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -115,7 +117,12 @@ def engine_option(default: str = NEWEST.name) -> Callable[[Any], Any]:
 
 
 trace_options = combined(
-    click.option("--trace", "traces", multiple=True, help="Trace to replay.  [default: sample]"),
+    click.option(
+        "--trace",
+        "traces",
+        multiple=True,
+        help="Trace to replay.  [default: synthetic demand of the model]",
+    ),
     provenance_option,
     quiet_option,
 )
@@ -195,7 +202,26 @@ deployment_options = combined(
         help="Requests may end before their limit (no ignore_eos): admitted by an estimate.",
     ),
     click.option(
-        "--disaggregated", is_flag=True, help="Prefill runs on another instance like this."
+        "--disaggregated",
+        is_flag=True,
+        help="Prefill runs on instances of its own, each like one that decodes.",
+    ),
+    click.option(
+        "--prefill-instances",
+        type=Number(1),
+        help="So many of them.  [default: plan tries what decode can use, serve 1]",
+    ),
+    click.option(
+        "--decode-instances",
+        type=Number(1),
+        help="Instances that decode, where prefill is apart.  [default: as above]",
+    ),
+    click.option(
+        "--transfer-gb-s",
+        type=POSITIVE,
+        default=Scenario.transfer_gb_s,
+        show_default=True,
+        help="From prefill to decode, each GPU.",
     ),
     click.option(
         "--max-running-requests",
@@ -241,6 +267,37 @@ deployment_options = combined(
 )
 
 
+load_options = combined(
+    click.option("--rate", type=POSITIVE, help="Open loop instead: requests a second."),
+    click.option(
+        "--requests", type=Number(1), help="[default: four times the concurrency, or 1000]"
+    ),
+    click.option(
+        "--range-ratio",
+        type=click.FloatRange(0, 1, min_open=True),
+        default=1.0,
+        show_default=True,
+        help="Lengths are uniform in [this x length, length].",
+    ),
+    click.option("--seed", type=int, default=0, show_default=True),
+)
+target_options = combined(
+    click.option("--max-tpot-ms", type=POSITIVE, help="Target: time per output token."),
+    click.option("--max-ttft-s", type=POSITIVE, help="Target: time to the first token."),
+    click.option(
+        "--percentile",
+        type=click.FloatRange(0, 100),
+        default=50.0,
+        show_default=True,
+        help="Of the requests, that must meet these two.",
+    ),
+    click.option(
+        "--max-miss-rate", type=click.FloatRange(0, 1), help="Target: misses, a share of 1."
+    ),
+    click.option("--gpu-hour", type=POSITIVE, help="Price of a GPU, for the cost of the output."),
+)
+
+
 def one_trace(traces: tuple[str, ...], provenance: str | None) -> Trace:
     """The one trace named, or the bundled sample."""
     opened = open_traces(traces, provenance)
@@ -257,7 +314,35 @@ def asked(options: dict[str, Any]) -> dict[str, Any]:
         if options["traces"]:
             raise click.UsageError("give --trace or --miss-curve, not both: misses come from one")
         return given(options)
-    return given(options) | {"trace": one_trace(options["traces"], options["provenance"])}
+    trace = one_trace(options["traces"], options["provenance"]) if options["traces"] else None
+    return given(options) | {"trace": trace}
+
+
+def scenario_of(options: dict[str, Any]) -> dict[str, Any]:
+    """Those of the options that describe a scenario."""
+    known = {field.name for field in fields(Scenario)}
+    return {name: value for name, value in asked(options).items() if name in known}
+
+
+def call_of(command: click.Command, chosen: Mapping[str, Any]) -> str:
+    """The call of another command with `chosen` options, and those that this one was given and
+    both have."""
+    context = click.get_current_context()
+    default = click.core.ParameterSource.DEFAULT
+    taken = {option for each in command.params for option in each.opts}
+    words = ["hisparse-sim", command.name or ""]
+    values = dict(chosen)
+    for each in context.command.params:
+        option, name = each.opts[0], each.name or ""
+        shared = option in taken and option not in ("--format", "--output", "--quiet", *chosen)
+        if shared and context.get_parameter_source(name) != default:
+            values[option] = context.params[name]
+    for option, value in values.items():
+        several = value if isinstance(value, tuple) else (value,)
+        for one in several:
+            text = f"{one:g}" if isinstance(one, float) else str(one)
+            words += [option] if one is True else [option, shlex.quote(text)]
+    return " ".join(words)
 
 
 def say(notes: Iterable[str], quiet: bool) -> None:

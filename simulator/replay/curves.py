@@ -11,7 +11,6 @@ from hisparse_sim.simulator.replay.metrics import Misses, rolling_mean
 from hisparse_sim.simulator.replay.sweeping import Piece, Run, Sweep
 from hisparse_sim.traces.file.units import refuse_blocks
 
-
 _OF_TRACES = ("trace", "provenance", "unit")
 _COVERS = ("start", "trace_sha256", *SELECTED)
 

@@ -20,7 +20,9 @@ from hisparse_sim.policies.policy import Policy, PolicyError, Step
 
 _COLOURS = re.compile(r"\x1b\[\d*m")
 _NO_FIELD = re.compile(r"Unknown attribute '(\w+)' of type (\w+)")
-_NO_HOOK = re.compile(r"Untyped global name '(\w+)'.*Cannot determine Numba type of <class 'function'>")
+_NO_HOOK = re.compile(
+    r"Untyped global name '(\w+)'.*Cannot determine Numba type of <class 'function'>"
+)
 _NO_NAME = re.compile(r"(?:NameError: name|Untyped global name) '(\w+)'.*is not defined")
 _PLACE = re.compile(r'File "([^"]+)", line (\d+)')
 _NOT_THEIRS = ("kernel.py", "per_token.py")

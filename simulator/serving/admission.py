@@ -409,9 +409,7 @@ def reservation_refusal(state: State, r: int, number: int) -> int:
     """Why a decode instance cannot reserve memory for a request, or ADMITTED."""
     rank, request = state.ranks[r], state.requests[number]
     resumed = request.generated > 0
-    if rank.running + rank.pending >= rank.slots or (
-        resumed and rank.running >= rank.max_running
-    ):
+    if rank.running + rank.pending >= rank.slots or (resumed and rank.running >= rank.max_running):
         return SLOTS
     if rank.running + rank.pending == 0:
         return ADMITTED

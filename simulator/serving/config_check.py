@@ -9,13 +9,14 @@ from typing import Any
 
 import pandas as pd
 
+from hisparse_sim.simulator.serving.aim import Aim
 from hisparse_sim.simulator.serving.deployment import RESERVE
 from hisparse_sim.simulator.serving.engines import NEWEST, Engine
 from hisparse_sim.simulator.serving.lengths import CUT, check_length
 from hisparse_sim.simulator.serving.memory import MAX_BUFFER, PAGE_TOKENS, pages
 from hisparse_sim.simulator.serving.missing import MissesOf
 from hisparse_sim.simulator.serving.models import Model
-from hisparse_sim.simulator.serving.plan import Aim, make_plan
+from hisparse_sim.simulator.serving.plan import make_plan
 from hisparse_sim.simulator.serving.prediction import Setting
 from hisparse_sim.simulator.serving.shortages import shortages
 from hisparse_sim.traces.documents import parse_json
@@ -108,9 +109,7 @@ def _values(config: Mapping[str, int], model: Model) -> Iterator[Finding]:
     if size > MAX_BUFFER:
         yield Finding(ERROR, f"device_buffer_size {size} is above {MAX_BUFFER}")
     if size % PAGE_TOKENS:
-        yield Finding(
-            ERROR, f"device_buffer_size {size} is no multiple of the page, {PAGE_TOKENS}"
-        )
+        yield Finding(ERROR, f"device_buffer_size {size} is no multiple of the page, {PAGE_TOKENS}")
     if config["host_to_device_ratio"] < 1:
         yield Finding(ERROR, "host_to_device_ratio must be at least 1")
     if not 1 <= config["swap_in_block_size"] <= MOST_THREADS:
@@ -218,7 +217,9 @@ def _verdict(
     )
 
 
-def _queueing(config: Mapping[str, int], setting: Setting, aim: Aim, wanted: int) -> Iterator[Finding]:
+def _queueing(
+    config: Mapping[str, int], setting: Setting, aim: Aim, wanted: int
+) -> Iterator[Finding]:
     """A warning if the scheduler lets in fewer requests than the load has."""
     one = replace(
         setting,

@@ -9,11 +9,11 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from hisparse_sim.simulator.replay.metrics import Misses
+from hisparse_sim.simulator.replay.sweeping import Sweep
 from hisparse_sim.simulator.serving.latency import Link, swap_in_us
 from hisparse_sim.simulator.serving.memory import capacity
-from hisparse_sim.simulator.replay.metrics import Misses
 from hisparse_sim.simulator.serving.models import Model, load_model
-from hisparse_sim.simulator.replay.sweeping import Sweep
 from hisparse_sim.traces import Trace
 from hisparse_sim.traces.file.units import refuse_blocks
 

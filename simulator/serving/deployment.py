@@ -154,7 +154,9 @@ class Deployment:
         other = f" (or do you mean {hardware.variants}?)" if hardware.variants else ""
         gpu = hardware.gpu_bytes - hardware.runtime_bytes
         given = self.pool_bytes is not None
-        room = f"{self.mem_fraction_static:g} of {_gib(gpu)} less {_gib(self.weight_bytes)} of weights"
+        room = (
+            f"{self.mem_fraction_static:g} of {_gib(gpu)} less {_gib(self.weight_bytes)} of weights"
+        )
         nodes = -(-self.layout.gpus // hardware.gpus)
         lines = [
             f"{hardware.name}: {hardware.description}{other}",

@@ -20,7 +20,6 @@ import hashlib
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -344,7 +343,7 @@ def plan_decode(
         for k in range(rank.running):
             request = state.requests[state.running[r, k]]
             count = min(count, request.output - request.generated)
-        if rank.role == DECODE and rank.queued > 0 or waits(rank):
+        if (rank.role == DECODE and rank.queued > 0) or waits(rank):
             count = min(count, queue_steps)
     for r in ranks:
         if state.ranks[r].running > 0:
@@ -402,5 +401,3 @@ def loop() -> Callable[[State, StepTables, int, int, int], int]:
         return GOES_ON
 
     return compiled(run)
-
-

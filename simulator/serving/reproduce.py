@@ -31,8 +31,8 @@ from hisparse_sim.simulator.serving.models import load_model
 from hisparse_sim.simulator.serving.prediction import Setting, swap_in_on
 from hisparse_sim.simulator.serving.served import serve
 from hisparse_sim.simulator.serving.step_source import steps_for
-from hisparse_sim.simulator.serving.workload import Workload
 from hisparse_sim.simulator.serving.steptimes import LAYOUTS
+from hisparse_sim.simulator.serving.workload import Workload
 from hisparse_sim.traces import Trace, open_trace, sample_path
 from hisparse_sim.traces.documents import parse_toml
 from hisparse_sim.traces.file.units import refuse_blocks

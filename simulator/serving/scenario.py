@@ -7,11 +7,13 @@ defaults. Importing this loads nothing heavy, for the command line does.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hisparse_sim.simulator.serving.engines import NEWEST, load_engine
+from hisparse_sim.simulator.serving.transfer import TRANSFER_GB_S
 
 if TYPE_CHECKING:
     from hisparse_sim.policies import Policy
@@ -37,7 +39,10 @@ class Scenario:
     host_memory_gib: float | None = None  # of the machine, all GPUs; None: the profile's
     engine: str = NEWEST.name  # whose memory and admission rules hold
     early_stops: bool = False  # requests may end before their limit (no ignore_eos)
-    disaggregated: bool = False  # prefill runs on another instance like this
+    disaggregated: bool = False  # prefill runs on instances of its own; so too with either of these
+    prefill_instances: int | None = None  # None: plan searches, serve takes 1
+    decode_instances: int | None = None
+    transfer_gb_s: float = TRANSFER_GB_S  # from prefill to decode, each GPU
     max_running_requests: int = 480  # over all ranks
     chunked_prefill_size: int = 65_536  # tokens, over all ranks
     kernel: str = "sglang"  # swap-in kernel: the engine's, or "native" for ours
@@ -49,12 +54,16 @@ class Scenario:
     miss_curve: str | Path | None = None  # rows of a sweep, instead of a replay
 
     def __post_init__(self) -> None:
-        for name in ("prompt", "output_len", "max_running_requests"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+        counts = ("prompt", "output_len", "max_running_requests")
+        for name in (*counts, "prefill_instances", "decode_instances"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1, not {value}")
         if self.host_gib is not None and self.host_memory_gib is not None:
-            raise ValueError("give host_gib (of a GPU) or host_memory_gib (of the machine), not both")
-        for name in ("device_pool_gib", "host_gib", "host_memory_gib"):
+            raise ValueError(
+                "give host_gib (of a GPU) or host_memory_gib (of the machine), not both"
+            )
+        for name in ("device_pool_gib", "host_gib", "host_memory_gib", "transfer_gb_s"):
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise ValueError(f"{name} must be above 0, not {value}")
@@ -62,6 +71,12 @@ class Scenario:
             raise ValueError(
                 f"mem_fraction_static must lie between 0 and 1, not {self.mem_fraction_static}"
             )
+
+    @property
+    def apart(self) -> bool:
+        """Whether prefill runs on instances of its own."""
+        given = (self.prefill_instances, self.decode_instances)
+        return self.disaggregated or given != (None, None)
 
     def resolve(self, mode: str, policy: Policy) -> Resolved:
         """Load what is named, and describe where misses come from (they are replayed when asked
@@ -86,7 +101,7 @@ class Scenario:
         from hisparse_sim.simulator.serving.profiles import ProfileError
         from hisparse_sim.simulator.serving.step_source import steps_for
         from hisparse_sim.simulator.serving.steptimes import LAYOUTS
-        from hisparse_sim.traces import Trace, as_trace
+        from hisparse_sim.traces import as_trace
         from hisparse_sim.traces.file.units import refuse_blocks
 
         model = load_model(self.model, self.profiles)
@@ -116,7 +131,7 @@ class Scenario:
             if self.step_times is not None:
                 raise
             no_steps = str(error)  # memory is answered, rates are not
-        start = "direct" if self.disaggregated else "staged"
+        start = "direct" if self.apart else "staged"
         context = self.prompt + self.output_len // 2
         notes: tuple[str, ...] = (f"rates are not known: {no_steps}",) if no_steps else ()
         given: MissesOf
@@ -124,7 +139,9 @@ class Scenario:
         if self.miss_curve is not None:
             if self.trace is not None:
                 raise ValueError("give a trace to replay or a miss curve, not both")
-            given = curve = read_miss_curve(self.miss_curve, policy.name, context, model.top_k, start)
+            given = curve = read_miss_curve(
+                self.miss_curve, policy.name, context, model.top_k, start
+            )
             origin = curve.origin
             notes += (f"misses from {self.miss_curve}",)
             if curve.start not in ("", start):
@@ -155,7 +172,10 @@ class Scenario:
             deployment,
             steps,
             mode,
-            disaggregated=self.disaggregated,
+            disaggregated=self.apart,
+            prefill_instances=self.prefill_instances or 1,
+            decode_instances=self.decode_instances or 1,
+            transfer_gb_s=self.transfer_gb_s,
             max_running_requests=self.max_running_requests,
             chunked_prefill_size=self.chunked_prefill_size,
             ignore_eos=not self.early_stops,
@@ -164,6 +184,17 @@ class Scenario:
             no_steps=no_steps,
         )
         return Resolved(setting, given, origin, notes)
+
+    def in_other_layouts(self, mode: str, policy: Policy) -> tuple[Setting, ...]:
+        """The setting in every other layout that the machine takes and whose times are known."""
+        from hisparse_sim.simulator.serving.steptimes import LAYOUTS
+
+        found = []
+        for name in LAYOUTS:
+            if name != self.layout:
+                with suppress(ValueError):
+                    found.append(replace(self, layout=name).resolve(mode, policy).setting)
+        return tuple(one for one in found if one.steps is not None)
 
 
 class Resolved(NamedTuple):

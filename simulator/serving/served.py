@@ -63,9 +63,9 @@ class Server:
 
     def output(self, prompt: int, output: int) -> int:
         """Tokens that a request may generate of those asked for; 0: refused."""
-        if self.prefill_instances and self.prefill_pool:
-            if self.prefill_pool.length(prompt, 1).outcome == REFUSED:
-                return 0
+        pool = self.prefill_pool if self.prefill_instances else None
+        if pool and pool.length(prompt, 1).outcome == REFUSED:
+            return 0
         return self.pool.length(prompt, output).output
 
 
