@@ -136,9 +136,7 @@ def test_a_refused_queue_waits_until_one_leaves() -> None:
 
 
 def test_retraction_takes_the_fewest_generated_then_the_longest_prompt() -> None:
-    state = rank_of(
-        Pool(3200, 3200), (640, 500, 64), (640, 500, 0), (768, 500, 0), (768, 500, 0)
-    )
+    state = rank_of(Pool(3200, 3200), (640, 500, 64), (640, 500, 0), (768, 500, 0), (768, 500, 0))
     decoding(state, 0, 1, 2, 3)
     rank = state.ranks[0]
     rank.clock += 127

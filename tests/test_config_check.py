@@ -26,9 +26,7 @@ DEPLOYMENT = Deployment(GLM, H200, LAYOUTS["dp8-tp8"])
 SETTING = Setting(DEPLOYMENT, load_step_times("glm-5.1", "h200"), ratio=8)
 AIM = Aim(32_768, 8192, 256)
 # A pool of 53,696 tokens, as reported in sglang pull request 37631.
-POOL = replace(
-    SETTING, deployment=replace(DEPLOYMENT, max_total_tokens=53_696), disaggregated=True
-)
+POOL = replace(SETTING, deployment=replace(DEPLOYMENT, max_total_tokens=53_696), disaggregated=True)
 
 
 def made_up(policy: str, size: int) -> LayerMisses:

@@ -80,7 +80,9 @@ def test_rows_that_begin_within_the_prompt(tmp_path: Path, start: int, where: st
 @pytest.mark.parametrize("start", [-1, True, "5", 2.0, 2**31])
 def test_a_start_that_is_no_position(tmp_path: Path, start: Any) -> None:
     answer = counted(logical(31, 2, 8, 0), 20, 12, indexer_topk_prompt_start=start)
-    assert "has indexer_topk_prompt_start" in refused(tmp_path, written(tmp_path / "v.json", answer))
+    assert "has indexer_topk_prompt_start" in refused(
+        tmp_path, written(tmp_path / "v.json", answer)
+    )
 
 
 def test_a_start_that_the_user_contradicts(tmp_path: Path) -> None:
@@ -191,7 +193,9 @@ def test_short_rows_are_counted_everywhere(tmp_path: Path) -> None:
     ]  # fmt: skip
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, lines)))
     doubts.clear()
-    convert(tmp_path / "a.jsonl", tmp_path / "o.parquet", provenance="synthetic", warn=doubts.append)
+    convert(
+        tmp_path / "a.jsonl", tmp_path / "o.parquet", provenance="synthetic", warn=doubts.append
+    )
     assert "(2 of 240 rows are short, and kept so)" in doubts[-1]
     assert open_trace(tmp_path / "o.parquet").metadata.notes["short_rows"] == 2
 

@@ -81,7 +81,11 @@ def test_the_trace_is_the_same_in_another_process() -> None:
 
 def test_where_the_context_fits_the_buffer() -> None:
     # Nothing is missed there; what grows beyond is priced by a longer context's misses.
-    found = Scenario(prompt=1000, output_len=200).resolve("hisparse", get_policy("lru")).misses_of("lru", 4096)
+    found = (
+        Scenario(prompt=1000, output_len=200)
+        .resolve("hisparse", get_policy("lru"))
+        .misses_of("lru", 4096)
+    )
     assert found.context == pytest.approx(8192, abs=1)
 
 

@@ -166,7 +166,9 @@ def test_rows_of_the_footer_are_counted(tmp_path: Path) -> None:
     assert found
     for bit in range(12):
         path.write_bytes(before + b"\x16" + varint(888 ^ 1 << bit) + after)
-        with pytest.raises(TraceError, match="is damaged: its footer counts 1887 rows, its row gro"):
+        with pytest.raises(
+            TraceError, match="is damaged: its footer counts 1887 rows, its row gro"
+        ):
             open_trace(path)
 
 

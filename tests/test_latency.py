@@ -119,15 +119,16 @@ def test_a_published_swap_in_over_c2c():
 
 
 def test_links_over_pcie_are_as_they_were_fitted():
-    for name, link_gb_s, entry_ns in (("h200-pcie5", 56.3862, 2.61309), ("pcie4", 28.1931, 5.22617)):
+    for name, link_gb_s, entry_ns in (
+        ("h200-pcie5", 56.3862, 2.61309),
+        ("pcie4", 28.1931, 5.22617),
+    ):
         link = load_link(name)
         assert (link.link_gb_s, link.entry_ns) == (link_gb_s, entry_ns)
         assert link.kernels["sglang"] == KernelCost(
             10.5711, 0.00118575, 4.41114, 99.8132, 0.000780002
         )
-        assert link.kernels["native"] == KernelCost(
-            4.51339, 0.000619571, 0.827324, 0, 0.00811635
-        )
+        assert link.kernels["native"] == KernelCost(4.51339, 0.000619571, 0.827324, 0, 0.00811635)
 
 
 def test_kernels_of_a_link_without_round_trip(tmp_path):
@@ -143,7 +144,9 @@ def test_kernels_of_a_link_without_round_trip(tmp_path):
     with pytest.raises(ProfileError, match="kernels of mine, which has none of its own"):
         load_link("mine", tmp_path / "itself.toml")
     path.write_text(path.read_text().replace("pcie4", "h200-pcie5"))
-    assert load_link("mine", path).kernels["sglang"].miss_ns == pytest.approx(99.8132 * 700 / 1191.19)
+    assert load_link("mine", path).kernels["sglang"].miss_ns == pytest.approx(
+        99.8132 * 700 / 1191.19
+    )
 
 
 def synthetic_rows():

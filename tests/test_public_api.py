@@ -94,9 +94,7 @@ def arguments(function: Callable[..., Any]) -> dict[str, Any]:
         ("trace capture hf", hs.capture_hf),
     ],
 )
-def test_a_function_has_the_options_of_its_command(
-    name: str, function: Callable[..., Any]
-) -> None:
+def test_a_function_has_the_options_of_its_command(name: str, function: Callable[..., Any]) -> None:
     taken = arguments(function)
     options = {parameter.name: parameter for parameter in command(name).params}
     traces = {"trace", "traces"}
@@ -115,7 +113,8 @@ def test_sweep_is_the_command(tmp_path: Path) -> None:
     """Policies, buffers, the model and its notes, without a word about any of them."""
     written = tmp_path / "rows.csv"
     done = CliRunner().invoke(
-        cli, ["sweep", "--ratio", "4,8", "--link", "h200-pcie5", "--steps", "0:40", "-o", str(written)]
+        cli,
+        ["sweep", "--ratio", "4,8", "--link", "h200-pcie5", "--steps", "0:40", "-o", str(written)],
     )
     assert done.exit_code == 0, done.output
     swept = hs.sweep(ratios=[4, 8], link="h200-pcie5", steps=(0, 40))
@@ -128,7 +127,9 @@ def test_sweep_is_the_command(tmp_path: Path) -> None:
 
 def test_curve_is_the_command(tmp_path: Path) -> None:
     written = tmp_path / "curve.csv"
-    done = CliRunner().invoke(cli, ["curve", "--steps", "0:120", "--layer", "4", "-o", str(written)])
+    done = CliRunner().invoke(
+        cli, ["curve", "--steps", "0:120", "--layer", "4", "-o", str(written)]
+    )
     assert done.exit_code == 0, done.output
     curves = hs.curve(steps=(0, 120), layers=4)
     of_function = pd.read_csv(StringIO(curves.rows.to_csv(index=False)))
@@ -344,7 +345,11 @@ def test_layer_is_a_nullable_integer_everywhere(rows: Callable[[], pd.DataFrame]
 def test_no_document_or_notebook_reaches_below() -> None:
     """What a reader is shown to import is `hisparse_sim` and nothing inside it."""
     inside = re.compile(r"(?:from|import) hisparse_sim\.[\w.]+[^\n]*")
-    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "notebooks").glob("*.ipynb")]
+    pages = [
+        ROOT / "README.md",
+        *(ROOT / "docs").glob("*.md"),
+        *(ROOT / "notebooks").glob("*.ipynb"),
+    ]
     found = {
         path.name: inside.findall(path.read_text(encoding="utf-8"))
         for path in pages

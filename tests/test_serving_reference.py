@@ -25,7 +25,9 @@ def servers(draw: st.DrawFn) -> Server:
         device * factor,
         buffer,
         ignore_eos=draw(st.booleans()),
-        engine=load_engine(draw(st.sampled_from(["sglang-0.5.20", "sglang-0.5.21", "sglang-0.5.23"]))),
+        engine=load_engine(
+            draw(st.sampled_from(["sglang-0.5.20", "sglang-0.5.21", "sglang-0.5.23"]))
+        ),
     )
     apart = draw(st.integers(0, 2))
     return Server(

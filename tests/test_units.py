@@ -144,7 +144,9 @@ def test_what_prices_tokens_refuses_blocks(
     words: str, blocks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("hisparse_sim.gpu_replay.harness.several.find_devices", lambda gpus, over: [0, 0])
+    monkeypatch.setattr(
+        "hisparse_sim.gpu_replay.harness.several.find_devices", lambda gpus, over: [0, 0]
+    )
     result = run(*(str(blocks) if word == "FILE" else word for word in words.split()))
     assert result.exit_code == 1, result.output
     assert f"{blocks} {REFUSED}" in result.stderr

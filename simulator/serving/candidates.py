@@ -48,11 +48,14 @@ class Candidates:
                     self.progress(len(self.rows), max(len(self.rows), len(new)))
 
     def _row(self, place: int) -> dict[str, Any]:
-        return self.describe(place) | serve_one(self.settings[place], self.aim)
+        setting = self.settings[place]
+        row = self.describe(place) | serve_one(setting, self.aim)
+        return row | {"batch": round(row["running"] / (setting.ranks * setting.instances))}
 
     def describe(self, place: int) -> dict[str, Any]:
         """What is known of a candidate before it is served: what it is, what it pins, how many
-        requests a rank runs and what limits them, or why it cannot run."""
+        requests a rank runs if more always wait and what limits them, or why it cannot run. `batch`
+        are those that decode on a rank, the mean over time once it is served."""
         setting, found = self.settings[place], self.estimates[place]
         hierarchical = setting.mode != "baseline"
         pinned = setting.instances * pinned_bytes(setting.deployment, setting.ratio) / 1e9
@@ -67,6 +70,9 @@ class Candidates:
             "host_gb": pinned if hierarchical else 0.0,
             "requests": found.requests,
             "limit": found.limit,
+            "batch": 0,
+            "tokens_per_s": 0.0,
+            "tokens_per_s_per_gpu": 0.0,
             "reason": found.reason,
             "meets": False,
             "flags": launch_flags(setting),

@@ -212,8 +212,9 @@ def _verdict(
     yield Finding(
         NOTE,
         f"{ours['tokens_per_s']:,.0f} tokens/s at {ours['tpot_ms']:.1f} ms a token with"
-        f" {batch} {'request' if batch == 1 else 'requests'}/rank ({ours['limit']}); without HiSparse {without:,.0f}: {pays}"
-        " at this load",
+        f" {batch} {'request' if batch == 1 else 'requests'}/rank (bottleneck:"
+        f" {ours['bottleneck']}); without HiSparse"
+        f" {without:,.0f}: {pays} at this load",
     )
 
 

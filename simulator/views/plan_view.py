@@ -67,7 +67,7 @@ def _candidate_columns(rows: pd.DataFrame, aim: Aim) -> Columns:
     columns: Columns = {"buffer": ("buffer", _count), "ratio": ("ratio", _count)}
     if rows["layout"].nunique() > 1:
         columns["layout"] = ("layout", str)
-    if "tokens_per_s" not in rows:
+    if "tpot_ms" not in rows:  # memory alone is known
         return columns | {
             "miss_rate": ("miss %", _percent),
             "requests": ("requests/rank", _count),
@@ -129,7 +129,7 @@ def show_plan(
         output,
         before="\n".join(lines),
         after="\n".join([*refused, _extras(plan, aim, again), "", assumed(setting, notes)]),
-        bars="tokens_per_s" if "tokens_per_s" in able else "",
+        bars="tokens_per_s" if "tpot_ms" in able else "",
         keys=("buffer", "ratio"),
         sections=[_section(row, plan) for _, row in able.iterrows()],
     )

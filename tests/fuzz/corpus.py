@@ -63,14 +63,19 @@ def foreign_traces() -> list[bytes]:
     about = metadata(prompt_len={"request-0": 39})
     scored = table([_with_columns(rows[0])])
     scores = [[0.5] * len(row) for row in scored["positions"].to_pylist()]
-    scored = scored.append_column("scores", [scores]).append_column("next_positions", [scored["positions"].to_pylist()])
+    scored = scored.append_column("scores", [scores]).append_column(
+        "next_positions", [scored["positions"].to_pylist()]
+    )
     options: list[dict[str, Any]] = [
         {}, {"row_group_size": 7}, {"write_page_checksum": True, "row_group_size": 5},
         {"compression": "zstd", "data_page_version": "2.0"},
         {"compression": "none", "use_dictionary": False, "write_statistics": False},
     ]  # fmt: skip
     return [
-        *(_made(lambda path, each=each: write_table(path, plain, about, **each)) for each in options),
+        *(
+            _made(lambda path, each=each: write_table(path, plain, about, **each))
+            for each in options
+        ),
         _made(lambda path: write_table(path, scored, about)),
         _made(lambda path: write_table(path, plain, '{"version": 1, "provenance": "synthetic"}')),
     ]
@@ -162,4 +167,3 @@ def jsonl() -> list[bytes]:
         for layer in range(2)
     ]  # fmt: skip
     return ["\n".join(map(json.dumps, lines)).encode(), json.dumps(lines[0]).encode()]
-

@@ -50,7 +50,10 @@ def _rows() -> list[dict[str, Any]]:
 
 def _as_csv() -> list[bytes]:
     frame = pd.DataFrame(_rows())
-    return [frame.to_csv(index=False).encode(), frame.drop(columns=["layer"]).iloc[:2].to_csv().encode()]
+    return [
+        frame.to_csv(index=False).encode(),
+        frame.drop(columns=["layer"]).iloc[:2].to_csv().encode(),
+    ]
 
 
 def _as_json() -> list[bytes]:
@@ -132,6 +135,7 @@ def _result(suffix: str, seeds: Callable[[], list[bytes]], mutators: Sequence[Mu
 
 
 # --- profiles and configurations -----------------------------------------------------------------
+
 
 def _profiles() -> list[bytes]:
     """Return profiles with the figures that the first shipped model has."""

@@ -39,7 +39,9 @@ def set_bytes(data: bytes, source: Random) -> bytes:
     """One to eight bytes in a row become another value, or any."""
     start, count = at(data, source), source.randrange(1, 9)
     value = source.choice([b"\x00", b"\xff", b"\x7f", b"\x80", None])
-    return data[:start] + (value * count if value else source.randbytes(count)) + data[start + count :]
+    return (
+        data[:start] + (value * count if value else source.randbytes(count)) + data[start + count :]
+    )
 
 
 def cut_off(data: bytes, source: Random) -> bytes:
@@ -102,7 +104,9 @@ def change_number(data: bytes, source: Random) -> bytes:
     """A number of a text becomes another one."""
     found = [*re.finditer(rb"-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?", data[:100_000])]
     place = source.choice(found)
-    number = source.choice([*map(str, NUMBERS), "1e400", "-1e400", "nan", "inf", "1.5", "0x7f", "00"])
+    number = source.choice(
+        [*map(str, NUMBERS), "1e400", "-1e400", "nan", "inf", "1.5", "0x7f", "00"]
+    )
     return data[: place.start()] + number.encode() + data[place.end() :]
 
 
@@ -114,14 +118,20 @@ def change_token(data: bytes, source: Random) -> bytes:
         return set_bytes(data, source)
     place = source.choice(found)
     mark = bytes([source.choice(marks)])
-    return data[:place] + source.choice([mark, b"", mark + data[place : place + 1]]) + data[place + 1 :]
+    return (
+        data[:place]
+        + source.choice([mark, b"", mark + data[place : place + 1]])
+        + data[place + 1 :]
+    )
 
 
 def nest(data: bytes, source: Random) -> bytes:
     """Something of ten thousand levels."""
     place = at(data, source)
     depth = source.choice([30, 500, 10_000])
-    return data[:place] + source.choice([b"[" * depth, b'{"a":' * depth, b"a." * depth]) + data[place:]
+    return (
+        data[:place] + source.choice([b"[" * depth, b'{"a":' * depth, b"a." * depth]) + data[place:]
+    )
 
 
 def change_line(data: bytes, source: Random) -> bytes:
@@ -177,7 +187,9 @@ def change_json(data: bytes, source: Random) -> bytes:
     tree = json.loads(lines[number])
     for _ in range(source.choice([1, 1, 2])):
         tree = change_tree(tree, source)
-    lines[number] = json.dumps(tree, ensure_ascii=source.random() < 0.9).encode(errors="surrogatepass")
+    lines[number] = json.dumps(tree, ensure_ascii=source.random() < 0.9).encode(
+        errors="surrogatepass"
+    )
     return b"\n".join(lines)
 
 

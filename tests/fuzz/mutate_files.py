@@ -11,7 +11,18 @@ from random import Random
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from fuzz.mutate import (ANY, JSON, NUMBERS, VALUES, Mutator, change_json, change_number, change_token, flip_bits, set_bytes)
+from fuzz.mutate import (
+    ANY,
+    JSON,
+    NUMBERS,
+    VALUES,
+    Mutator,
+    change_json,
+    change_number,
+    change_token,
+    flip_bits,
+    set_bytes,
+)
 
 KEY = b"hisparse_trace"
 
@@ -29,7 +40,9 @@ def change_rows(array: np.ndarray, source: Random) -> np.ndarray:
     if what == 2:
         return array.astype(source.choice([np.int16, np.int64, np.uint8, ">i4", np.float32, bool]))
     if what == 3:
-        return source.choice([array[..., None], array[:, 0], array.reshape(-1), array.transpose(1, 0, 2)])
+        return source.choice(
+            [array[..., None], array[:, 0], array.reshape(-1), array.transpose(1, 0, 2)]
+        )
     if what == 4:
         return np.concatenate([array, array[-1:]])
     place = tuple(source.randrange(size) for size in array.shape)
@@ -203,7 +216,9 @@ def change_cells(data: bytes, source: Random) -> bytes:
             row["positions"][place] = source.choice([-1, -2, 0, 7, None, 2**31 - 1, row["seq_len"]])
         else:
             name = source.choice(["request", "layer", "step", "seq_len"])
-            row[name] = source.choice([None, "", "é"] if name == "request" else [None, -1, 0, 3, 32767])
+            row[name] = source.choice(
+                [None, "", "é"] if name == "request" else [None, -1, 0, 3, 32767]
+            )
     options = {
         "row_group_size": source.choice([None, 1, 3, 7]),
         "compression": source.choice(["none", "snappy", "zstd"]),

@@ -120,9 +120,7 @@ def npy(data: bytes) -> np.ndarray:
         return found
 
 
-def _decode_rows(
-    request: str, array: np.ndarray, first: int, prompt_len: int
-) -> list[Part]:
+def _decode_rows(request: str, array: np.ndarray, first: int, prompt_len: int) -> list[Part]:
     """Return the decode rows of an array (rows, layers, top_k) whose row 0 is the query `first`."""
     if array.ndim == 2:
         array = array[:, None, :]

@@ -240,8 +240,10 @@ def worth(plan: dict[str, Any]) -> str:
     if base is None:
         return ""
     said = f" Without HiSparse: {base:,.0f} tokens/s"
+    if str(plan.get("load", "")).endswith("/s"):
+        return said + "."  # of an open loop; there is no concurrency to be ahead from
     if pd.isna(plan["break_even"]):
-        return said + "; HiSparse is behind at every load that fits."
+        return said + "; HiSparse is not ahead at any load up to this one."
     return said + f"; HiSparse is ahead from {plan['break_even']:,.0f} concurrent requests on."
 
 
