@@ -4,7 +4,7 @@ import base64
 import json
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -49,6 +49,8 @@ class FakeServer(ThreadingHTTPServer):
         self.requests: list[dict[str, Any]] = []
         self.active = self.most_active = 0
         self.output = NEW_TOKENS
+        self.spoil: Callable[[int, np.ndarray], None] | None = None  # (prompt_len, rows)
+        self.about: dict[str, Any] = {}  # more of meta_info
         self.release = threading.Event()
 
     @property
@@ -94,6 +96,8 @@ class Handler(BaseHTTPRequestHandler):
         array = topk(len(ids), output, sum(ids))
         if fault == "physical":
             array += 4096
+        if self.server.spoil is not None:
+            self.server.spoil(len(ids), array)
         if fault == "silent":
             self.server.release.wait(20)
             return
@@ -113,7 +117,7 @@ class Handler(BaseHTTPRequestHandler):
         value = base64.b64encode(array.astype("<i4").tobytes()).decode()
         about: dict[str, Any] = {
             "id": "x", "prompt_tokens": len(ids), "completion_tokens": output,
-            "indexer_topk": value,
+            "indexer_topk": value, **self.server.about,
         }  # fmt: skip
         if fault == "no flag":
             del about["indexer_topk"]

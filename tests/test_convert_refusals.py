@@ -15,9 +15,9 @@ from test_convert import check, logical, refused, sglang_answer, vllm_answer
 
 from hisparse_sim.cli import cli
 from hisparse_sim.traces import TraceError, open_trace
+from hisparse_sim.traces.importers import row_spool
 from hisparse_sim.traces.importers.base64_stream import Extractor
 from hisparse_sim.traces.importers.convert import convert
-from hisparse_sim.traces.importers import row_spool
 
 ROW: dict[str, Any] = {
     "request_id": "a", "layer_id": 0, "step_idx": 0, "seq_len_current": 9,
@@ -134,8 +134,7 @@ def test_only_minus_one_is_padding(tmp_path: Path) -> None:
         array[3, 1, 2] = wrong
         np.save(tmp_path / "array.npy", array)
         message = refused(tmp_path, tmp_path / "array.npy", prompt_len=9)
-        assert "request 'array', layer 1, step 3 (row 3) does not list logical" in message
-        assert f"it lists {wrong}" in message
+        assert f"request 'array', layer 1, step 3 (row 3) lists {wrong}, and " in message
     array[3, 1, 2] = -1
     np.save(tmp_path / "array.npy", array)
     convert(tmp_path / "array.npy", tmp_path / "out.parquet", prompt_len=9, provenance="synthetic")

@@ -12,8 +12,8 @@ from make_traces import write as write_trace
 
 import hisparse_sim as hs
 from hisparse_sim.policies import POLICIES
-from hisparse_sim.simulator.views import figures
 from hisparse_sim.simulator.replay.totals import totals
+from hisparse_sim.simulator.views import figures
 
 
 @pytest.fixture(scope="module")

@@ -14,8 +14,8 @@ from hisparse_sim.simulator.serving.exposure import Exposure, SwapIn
 from hisparse_sim.simulator.serving.missing import QUANTILES, LayerMisses
 from hisparse_sim.simulator.serving.models import load_model
 from hisparse_sim.simulator.serving.served import Served, Server, serve
-from hisparse_sim.simulator.serving.workload import Workload
 from hisparse_sim.simulator.serving.steptimes import StepTimes, load_step_times
+from hisparse_sim.simulator.serving.workload import Workload
 
 GLM, GLM52 = load_model("glm-5.1"), load_model("glm-5.2")
 

@@ -9,20 +9,22 @@ from typing import Any
 
 import click
 
-from hisparse_sim.simulator.commands.setting_options import (
+from hisparse_sim.simulator.commands.answers import (
     asked,
     call_of,
+    one_trace,
+    say,
+    scenario_of,
+    write,
+    write_document,
+)
+from hisparse_sim.simulator.commands.setting_options import (
     deployment_options,
     engine_option,
     load_options,
-    one_trace,
     policy_option,
-    say,
-    scenario_of,
     target_options,
     trace_options,
-    write,
-    write_document,
 )
 from hisparse_sim.simulator.views import FIGURE_SUFFIXES
 from hisparse_sim.traces.commands.options import announcer, counter, output_form, output_options
@@ -235,7 +237,7 @@ def serve(
 
 
 @click.command()
-@trace_options
+@trace_options("sample")
 @policy_option
 @engine_option("")
 @click.option("--plot", type=Output(*FIGURE_SUFFIXES), help="Curves beside published points.")

@@ -3,32 +3,16 @@
 from __future__ import annotations
 
 import re
-import shlex
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields
-from importlib.metadata import version
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable
+from reprlib import repr as clipped
+from typing import Any
 
 import click
 
 from hisparse_sim.simulator.serving.engines import ENGINES, NEWEST, load_engine
 from hisparse_sim.simulator.serving.scenario import Scenario
-from hisparse_sim.traces.commands.options import (
-    combined,
-    in_options,
-    open_traces,
-    provenance_option,
-    quiet_option,
-)
-from hisparse_sim.traces.commands.values import Name, Number
-from hisparse_sim.traces.terminal import note
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from hisparse_sim.simulator.serving.missing import Origin
-    from hisparse_sim.traces import Trace
+from hisparse_sim.traces.commands.options import combined, provenance_option, quiet_option
+from hisparse_sim.traces.commands.values import Name, Number, Real
 
 
 def known_profiles(section: str) -> Callable[[], Iterable[str]]:
@@ -79,7 +63,7 @@ kernel_option = click.option(
     help="The swap-in kernel: the engine's or ours.",
 )
 
-POSITIVE = click.FloatRange(0, min_open=True)
+POSITIVE = Real(0, min_open=True)
 
 
 def engine_option(default: str = NEWEST.name) -> Callable[[Any], Any]:
@@ -116,16 +100,15 @@ def engine_option(default: str = NEWEST.name) -> Callable[[Any], Any]:
     )
 
 
-trace_options = combined(
-    click.option(
-        "--trace",
-        "traces",
-        multiple=True,
-        help="Trace to replay.  [default: synthetic demand of the model]",
-    ),
-    provenance_option,
-    quiet_option,
-)
+def trace_options(default: str) -> Callable[[Any], Any]:
+    """--trace with what is replayed where none is given, and how it is said."""
+    return combined(
+        click.option(
+            "--trace", "traces", multiple=True, help=f"Trace to replay.  [default: {default}]"
+        ),
+        provenance_option,
+        quiet_option,
+    )
 
 
 _UNITS = {"GiB": 1.0, "TiB": 1024.0, "GB": 1e9 / (1 << 30), "TB": 1e12 / (1 << 30)}
@@ -137,7 +120,7 @@ def in_gib(_: click.Context, __: click.Parameter, value: str | None) -> float | 
         return None
     found = re.fullmatch(r"(\d+(?:\.\d+)?) ?(GiB|TiB|GB|TB)", value)
     if found is None or not float(found[1]):
-        raise click.BadParameter(f"{value!r} is no size such as 512GiB or 2TB")
+        raise click.BadParameter(f"{clipped(value)} is no size such as 512GiB or 2TB")
     return float(found[1]) * _UNITS[found[2]]
 
 
@@ -156,14 +139,7 @@ host_options = combined(
         help="Host memory for the pool of one GPU.  [default: its share of the machine's]",
     ),
 )
-deployment_options = combined(
-    click.option(
-        "--model",
-        type=Name(known_profiles("models")),
-        default=Scenario.model,
-        show_default=True,
-        help="Model profile.",
-    ),
+machine_options = combined(
     click.option(
         "--hardware",
         type=Name(known_profiles("hardware")),
@@ -181,7 +157,7 @@ deployment_options = combined(
     kv_dtype_option,
     click.option(
         "--mem-fraction-static",
-        type=click.FloatRange(0, 1, min_open=True, max_open=True),
+        type=Real(0, 1, min_open=True, max_open=True),
         default=Scenario.mem_fraction_static,
         show_default=True,
         help="Share of the GPU for weights and KV.",
@@ -191,11 +167,21 @@ deployment_options = combined(
     ),
     click.option(
         "--max-total-tokens",
-        type=click.IntRange(1),
-        help="Most tokens of a rank's pool, as the engine's option.",
+        type=Number(1),
+        help="Limit of a rank's pool in tokens, as the engine's option.",
     ),
     host_options,
     engine_option(),
+)
+deployment_options = combined(
+    click.option(
+        "--model",
+        type=Name(known_profiles("models")),
+        default=Scenario.model,
+        show_default=True,
+        help="Model profile.",
+    ),
+    machine_options,
     click.option(
         "--early-stops",
         is_flag=True,
@@ -258,15 +244,13 @@ deployment_options = combined(
         show_default=True,
         help="Tokens.",
     ),
-    trace_options,
+    trace_options("synthetic, of the model"),
     click.option(
         "--miss-curve",
         type=click.Path(),
         help="Rows of a sweep (buffer, miss_rate) for this load, instead of a replay.",
     ),
 )
-
-
 load_options = combined(
     click.option("--rate", type=POSITIVE, help="Open loop instead: requests a second."),
     click.option(
@@ -274,114 +258,23 @@ load_options = combined(
     ),
     click.option(
         "--range-ratio",
-        type=click.FloatRange(0, 1, min_open=True),
+        type=Real(0, 1, min_open=True),
         default=1.0,
         show_default=True,
         help="Lengths are uniform in [this x length, length].",
     ),
-    click.option("--seed", type=int, default=0, show_default=True),
+    click.option("--seed", type=Number(0, 2**63 - 1), default=0, show_default=True),
 )
 target_options = combined(
     click.option("--max-tpot-ms", type=POSITIVE, help="Target: time per output token."),
     click.option("--max-ttft-s", type=POSITIVE, help="Target: time to the first token."),
     click.option(
         "--percentile",
-        type=click.FloatRange(0, 100),
+        type=Real(0, 100),
         default=50.0,
         show_default=True,
         help="Of the requests, that must meet these two.",
     ),
-    click.option(
-        "--max-miss-rate", type=click.FloatRange(0, 1), help="Target: misses, a share of 1."
-    ),
+    click.option("--max-miss-rate", type=Real(0, 1), help="Target: misses, a share of 1."),
     click.option("--gpu-hour", type=POSITIVE, help="Price of a GPU, for the cost of the output."),
 )
-
-
-def one_trace(traces: tuple[str, ...], provenance: str | None) -> Trace:
-    """The one trace named, or the bundled sample."""
-    opened = open_traces(traces, provenance)
-    if len(opened) > 1:
-        raise click.UsageError("give one --trace: predictions take the misses of a single file")
-    return opened[0]
-
-
-def asked(options: dict[str, Any]) -> dict[str, Any]:
-    """The options of a scenario as its functions take them: the trace is open, if one is needed."""
-    if options["step_times"] == "aiconfigurator":
-        note("asking AIConfigurator for a table", options["quiet"])
-    if options["miss_curve"] is not None:
-        if options["traces"]:
-            raise click.UsageError("give --trace or --miss-curve, not both: misses come from one")
-        return given(options)
-    trace = one_trace(options["traces"], options["provenance"]) if options["traces"] else None
-    return given(options) | {"trace": trace}
-
-
-def scenario_of(options: dict[str, Any]) -> dict[str, Any]:
-    """Those of the options that describe a scenario."""
-    known = {field.name for field in fields(Scenario)}
-    return {name: value for name, value in asked(options).items() if name in known}
-
-
-def call_of(command: click.Command, chosen: Mapping[str, Any]) -> str:
-    """The call of another command with `chosen` options, and those that this one was given and
-    both have."""
-    context = click.get_current_context()
-    default = click.core.ParameterSource.DEFAULT
-    taken = {option for each in command.params for option in each.opts}
-    words = ["hisparse-sim", command.name or ""]
-    values = dict(chosen)
-    for each in context.command.params:
-        option, name = each.opts[0], each.name or ""
-        shared = option in taken and option not in ("--format", "--output", "--quiet", *chosen)
-        if shared and context.get_parameter_source(name) != default:
-            values[option] = context.params[name]
-    for option, value in values.items():
-        several = value if isinstance(value, tuple) else (value,)
-        for one in several:
-            text = f"{one:g}" if isinstance(one, float) else str(one)
-            words += [option] if one is True else [option, shlex.quote(text)]
-    return " ".join(words)
-
-
-def say(notes: Iterable[str], quiet: bool) -> None:
-    """Print what a reader of the result must know."""
-    for each in notes:
-        note("note: " + in_options(each, click.get_current_context().command), quiet)
-
-
-def given(options: dict[str, Any]) -> dict[str, Any]:
-    left_out = ("traces", "provenance", "quiet")
-    return {name: value for name, value in options.items() if name not in left_out}
-
-
-def write(
-    rows: pd.DataFrame,
-    origin: Origin,
-    options: dict[str, Any],
-    form: str,
-    output: Path | None,
-    seed: int = 0,
-) -> None:
-    """Write rows with what is needed to compute them again."""
-    from hisparse_sim.simulator.views.tables import stamped, write_rows
-
-    digests = {origin.name: origin.sha256}
-    write_rows(stamped(rows, digests, seed, given(options)), form, output)
-
-
-def write_document(
-    found: dict[str, Any], origin: Origin, options: dict[str, Any], output: Path | None
-) -> None:
-    """Write a JSON object, with what is needed to compute it again first."""
-    from hisparse_sim.simulator.views import tables
-
-    stamp = {
-        "trace": origin.name,
-        "provenance": origin.provenance,
-        "trace_sha256": origin.sha256,
-        "parameters": {k: v for k, v in given(options).items() if v is not None},
-        "version": version("hisparse-sim"),
-    }
-    tables.write_document(stamp | found, output)

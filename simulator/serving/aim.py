@@ -8,6 +8,7 @@ import numpy as np
 
 from hisparse_sim.simulator.serving.served import Served
 from hisparse_sim.simulator.serving.workload import Workload
+from hisparse_sim.traces.documents import LEAST_AMOUNT, MOST_AMOUNT
 
 OPEN_LOOP_REQUESTS = 1000  # served if no number is given; of a closed loop four times its clients
 
@@ -33,6 +34,12 @@ class Aim:
         for name in ("prompt", "output", "concurrency"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+        for name in ("max_tpot_ms", "max_ttft_s", "gpu_hour"):
+            value = getattr(self, name)
+            if value is not None and not LEAST_AMOUNT <= value <= MOST_AMOUNT:
+                raise ValueError(f"{name} must be above 0 and finite, not {value}")
+        if self.max_miss_rate is not None and not 0 <= self.max_miss_rate <= 1:
+            raise ValueError(f"max_miss_rate must be between 0 and 1, not {self.max_miss_rate}")
         if not 0 <= self.percentile <= 100:
             raise ValueError(f"percentile must lie between 0 and 100, not {self.percentile:g}")
         _ = self.load

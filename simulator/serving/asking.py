@@ -161,7 +161,7 @@ def plan(
 def check_config(
     config: str, *, concurrency: int = DEFAULT_CONCURRENCY, **scenario: Any
 ) -> list[Finding]:
-    """What is wrong with a --hisparse-config (JSON) for a deployment and load, and what it is worth.
+    """What is wrong with a --hisparse-config (JSON) for a deployment and load, and its worth.
 
     `scenario`: fields of `Scenario`. No finding of severity error: the engine starts with it.
     """

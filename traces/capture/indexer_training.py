@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, astuple, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from hisparse_sim.traces.errors import TraceError
 from hisparse_sim.traces.capture.indexer import (
     Indexers,
     LayerIndexer,
@@ -23,7 +22,14 @@ from hisparse_sim.traces.capture.indexer import (
     scores_of,
 )
 from hisparse_sim.traces.capture.models import Loaded, running
-from hisparse_sim.traces.capture.oracle import dense, form_of, interface, log_probabilities, log_shares
+from hisparse_sim.traces.capture.oracle import (
+    dense,
+    form_of,
+    interface,
+    log_probabilities,
+    log_shares,
+)
+from hisparse_sim.traces.errors import TraceError
 
 if TYPE_CHECKING:
     from torch import Tensor

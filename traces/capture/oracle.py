@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from hisparse_sim.traces.errors import TraceError
 from hisparse_sim.traces.capture.recorder import Recorder
+from hisparse_sim.traces.errors import TraceError
 
 if TYPE_CHECKING:
     from torch import Tensor

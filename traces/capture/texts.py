@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from hisparse_sim.traces.errors import TraceError
 from hisparse_sim.traces.capture.huggingface import Prompt
 from hisparse_sim.traces.capture.longbench import truncate_middle
 from hisparse_sim.traces.capture.models import Loaded
+from hisparse_sim.traces.errors import TraceError
 
 LEAST_TOKENS = 2  # of a prompt: behind a single one there is nothing to choose from
 

@@ -24,6 +24,8 @@ REMEDY = (
     "(or with --enable-hisparse) and capture again"
 )
 
+_OF_THE_ENGINE = "a fault of the engine's top-k or of the file, not of a setting"
+
 
 class BadRows(TraceError):
     """Rows that list anything but distinct positions of their past."""
@@ -40,7 +42,9 @@ def whole(value: Any, what: str, least: int, most: int) -> int:
     except TypeError:
         number = least - 1
     if isinstance(value, bool) or not least <= number <= most:
-        raise ValueError(f"{what} is {clipped(value)}, expected a whole number from {least} to {most}")
+        raise ValueError(
+            f"{what} is {clipped(value)}, expected a whole number from {least} to {most}"
+        )
     return number
 
 
@@ -115,14 +119,20 @@ def _sentence(fault: Fault, first_position: int, remedy: str) -> str:
     if fault.shift:
         return f"{fault.what}: row 0 is that of token {first_position + fault.shift} of the text"
     if fault.common:
-        return f"{fault.what}: another top_k, other layers, or an engine that does not fill its rows"
-    return f"{fault.what}: the engine's top-k or the way here spoilt it, no setting of the server"
+        return f"{fault.what}: other layers, another top_k, or an engine that left rows unfilled"
+    return f"{fault.what}: {_OF_THE_ENGINE}"
 
 
 def _check_repeats(listed: Any, anchored: Any, place: str, anchor: int) -> None:
     other = (listed != anchored).any(axis=1)
-    if other.any():
-        raise TraceError(
-            f"{place}, step {int(other.argmax())} lists other positions than layer {anchor}, whose "
-            f"choice it shares by the model's config: that is another model's, or leave it out"
-        )
+    if not other.any():
+        return
+    row, count = int(other.argmax()), int(other.sum())
+    fault = Fault(row, f"lists other positions than layer {anchor}", 2 * count > len(other))
+    why = "that is another model's, or leave it out"
+    if not fault.common:
+        why = f"{count:,} of {len(other):,} rows are so, {_OF_THE_ENGINE}"
+    raise BadRows(
+        f"{place}, step {row} {fault.what}, whose choice it shares by the model's config: {why}",
+        fault,
+    )

@@ -27,7 +27,7 @@ class Fault:
     what: str  # a clause behind "layer L, step S"
     common: bool  # most rows are unusable: those of other requests will be, too
     slots: bool = False  # most rows look like places in the engine's memory
-    shift: int = 0  # tokens that nearly all rows stand above their queries
+    shift: int = 0  # tokens that most rows stand above their queries
 
 
 def unusable(listed: Any, seq_len: Longs) -> Flags:
@@ -52,15 +52,14 @@ def diagnose(array: Any, seq_len: Longs, layer: int, tokens: int = 1) -> Fault:
     share = f"{seen.bad:,} of {seen.rows:,} rows looked at are unusable"
     common = 2 * seen.bad > seen.rows
     if seen.shift > 0 and tokens == 1:
-        if seen.least >= seen.shift:  # one block of memory: even the first position moved
+        # In one block of memory even the first positions of the text have moved.
+        if seen.least >= seen.shift or seen.shift >= seq_len[-1]:
             return Fault(row, f"{what} ({share})", common, slots=True)
-        what += f", and the newest position of nearly every row is {seen.shift} above its query"
+        what += f", and the newest position of most rows is {seen.shift} above their query"
         return Fault(row, what, common, shift=seen.shift)
     if 2 * seen.scattered > seen.rows:
         return Fault(row, f"{what} ({share})", common, slots=True)
-    other = _whose(listed, seq_len, row)
-    if other is not None:
-        what += f", as step {other} could, which lists what this one could: they are exchanged"
+    what += _out_of_order(listed, seq_len, row)
     return Fault(row, what if seen.bad == 1 else f"{what} ({share})", common)
 
 
@@ -85,27 +84,28 @@ class _Seen(NamedTuple):
     rows: int
     bad: int
     scattered: int  # rows of distinct positions, several of them behind the query
-    least: int  # position of any row
-    shift: int  # from the query to the newest position of nearly all rows; 0 where it varies
+    least: int  # position of the rows that have the shift
+    shift: int  # from the query to the newest position of most rows; 0 where it varies
 
 
 def _look(array: Any, seq_len: Longs) -> _Seen:
     rows = slice(None, None, -(-len(array) // _MOST_ROWS))
     seq_len = seq_len[rows]
     bad = scattered = 0
-    least = np.iinfo(np.int64).max
-    shifts = []
+    lowest, shifts = [], []
     for layer in range(0, array.shape[1], -(-array.shape[1] // _MOST_LAYERS)):
         listed = np.asarray(array[rows, layer, :])
         above, negative, repeated = _signs(listed, seq_len)
         bad += int(((above > 0) | negative | repeated).sum())
         scattered += int(((above > 1) & ~negative & ~repeated).sum())
-        least = min(least, int(listed[listed >= 0].min(initial=np.iinfo(listed.dtype).max)))
+        lowest.append(np.where(listed < 0, np.iinfo(listed.dtype).max, listed).min(axis=1))
         shifts.append(listed.max(axis=1).astype(np.int64) - (seq_len - 1))
     every = np.concatenate(shifts)
     usual = int(np.median(every))
-    agree = len(every) >= _ROWS_TRUSTED and 10 * int((every == usual).sum()) >= 9 * len(every)
-    return _Seen(len(every), bad, scattered, least, usual if agree else 0)
+    alike = every == usual
+    trusted = len(every) >= _ROWS_TRUSTED and 2 * int(alike.sum()) > len(every)
+    least = int(np.concatenate(lowest)[alike].min()) if trusted else 0
+    return _Seen(len(every), bad, scattered, least, usual if trusted else 0)
 
 
 def _row_fault(row: Any, seq_len: int) -> str:
@@ -128,12 +128,15 @@ def _row_fault(row: Any, seq_len: int) -> str:
     return f"lists {int(values[0])} {times}{more}"
 
 
-def _whose(listed: Any, seq_len: Longs, row: int) -> int | None:
-    """Return the row that this one was exchanged with: each has the other's newest position."""
-    newest = listed.max(axis=1)
-    (places,) = np.nonzero(seq_len - 1 == newest[row])
-    for other in places[:1]:
-        sound = not unusable(listed[row : row + 1], seq_len[other : other + 1]).any()
-        if sound and newest[other] == seq_len[row] - 1:
-            return int(other)
-    return None
+def _out_of_order(listed: Any, seq_len: Longs, row: int) -> str:
+    """Return a clause on whose place the row has, if its newest position tells; else nothing."""
+    newest, query = listed.max(axis=1), seq_len - 1
+    (places,) = np.nonzero(query == newest[row])
+    if len(places) != 1 or unusable(listed[row : row + 1], seq_len[places]).any():
+        return ""
+    place = int(places[0])
+    if newest[place] == query[row]:
+        return f": it and step {place} are exchanged, each lists what the other could"
+    if (np.sort(newest) == query).all():
+        return f": it is the row of step {place}, and those of its layer are out of order"
+    return ""

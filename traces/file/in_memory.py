@@ -16,9 +16,11 @@ import pyarrow as pa
 from hisparse_sim.traces.errors import TraceError
 from hisparse_sim.traces.file.columns import OPTIONAL, present, wrong_column
 from hisparse_sim.traces.file.digest import Digest
-from hisparse_sim.traces.file.layout import Columns, Part, find_parts
+from hisparse_sim.traces.file.layout import Columns
 from hisparse_sim.traces.file.metadata import PROVENANCES, Metadata
-from hisparse_sim.traces.file.reader import Trace, completed
+from hisparse_sim.traces.file.opening import completed
+from hisparse_sim.traces.file.parts import Part, find_parts
+from hisparse_sim.traces.file.reader import Trace
 from hisparse_sim.traces.file.units import TOKEN, can_be_replayed
 from hisparse_sim.traces.file.writer import TraceWriter
 
@@ -31,9 +33,7 @@ class TraceInMemory(Trace):
     def __init__(self, name: str, metadata: Metadata, parts: tuple[Part, ...], table: pa.Table):
         """Use `trace_from_array` or `trace_from_frame`."""
         self._table = table
-        super().__init__(
-            Path(name), None, metadata, parts, present(table.schema), _Rows(table)
-        )
+        super().__init__(Path(name), None, metadata, parts, present(table.schema), _Rows(table))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return TraceInMemory, (str(self.path), self.metadata, self.parts, self._table)

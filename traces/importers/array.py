@@ -17,10 +17,10 @@ import numpy as np
 from numpy.lib.format import MAGIC_PREFIX
 
 from hisparse_sim.traces.errors import TraceError
-from hisparse_sim.traces.terminal import printable
 from hisparse_sim.traces.importers.importer import Imported, Importer, Options, write_scratch
 from hisparse_sim.traces.importers.prompt_rows import ROWS_READ, sign_of_prompt
 from hisparse_sim.traces.importers.returned import Returned, imported
+from hisparse_sim.traces.terminal import printable
 
 _LARGEST_RATIO = 100  # positions of a real trace shrink to a tenth at best
 
@@ -140,7 +140,7 @@ def _read(path: Path, options: Options) -> Imported:
         )
     name = printable(path.stem)
     found = [Returned(name, options.prompt_len, first, array.shape, lambda: array)]
-    read = imported(path, found, options, remedy=_REMEDY, if_short=if_short)
+    read = imported(path, found, options, remedy=_REMEDY, if_short=if_short, counted=False)
     return replace(read, doubts=doubts + read.doubts)
 
 

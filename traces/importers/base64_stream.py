@@ -62,9 +62,15 @@ class Extractor:
     that is no string stays what it is.
     """
 
-    def __init__(self, key: str, open_sink: Callable[[int], Sink]) -> None:
+    def __init__(
+        self,
+        key: str,
+        open_sink: Callable[[int], Sink],
+        most_rest_bytes: int = LARGEST_REST_BYTES,
+    ) -> None:
         self._key = key.encode() + b'"'
         self._open_sink = open_sink
+        self._most_rest_bytes = most_rest_bytes
         self._buffer = b""
         self._at = 0  # bytes of the buffer that are consumed
         self._rest: list[bytes] = []
@@ -122,7 +128,7 @@ class Extractor:
         end = inside.end() if inside else len(buffer)
         if end >= len(buffer) or buffer[end : end + 1] == b"\\":  # an escape is cut in two
             self._scanned = end
-            if end - self._at > LARGEST_REST_BYTES:
+            if end - self._at > self._most_rest_bytes:
                 self._keep(end)
             return False
         end += 1
@@ -146,9 +152,9 @@ class Extractor:
         piece = self._buffer[self._at : stop] + more
         self._at = self._scanned = stop
         self._rest_bytes += len(piece)
-        if self._rest_bytes > LARGEST_REST_BYTES:
+        if self._rest_bytes > self._most_rest_bytes:
             raise TraceError(
-                f"it holds more than {LARGEST_REST_BYTES >> 20} MB besides its base64 values"
+                f"it holds more than {self._most_rest_bytes >> 20} MB besides its base64 values"
             )
         self._rest.append(piece)
 

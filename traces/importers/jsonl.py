@@ -14,12 +14,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hisparse_sim.traces.file.captured import MOST_LAYERS, MOST_TOKENS, checked_id
 from hisparse_sim.traces.demand import Demand, Ints, Ragged
 from hisparse_sim.traces.errors import TraceError
+from hisparse_sim.traces.file.captured import MOST_LAYERS, MOST_TOKENS, checked_id
 from hisparse_sim.traces.files import opened
 from hisparse_sim.traces.importers.importer import Imported, Importer, Options
-from hisparse_sim.traces.importers.prompt_rows import LEFT_OUT, ROWS_READ, Sign, sign_of_prompt
+from hisparse_sim.traces.importers.prompt_rows import (
+    LEFT_OUT,
+    ROWS_READ,
+    Sign,
+    first_of,
+    sign_of_prompt,
+)
 from hisparse_sim.traces.importers.row_spool import RowSpool
 from hisparse_sim.traces.importers.short_rows import ShortRows
 
@@ -140,7 +146,7 @@ class _Rows:
             elif sign.certain:
                 found.append(f"{place} looks like rows of the prompt ({sign.what}), though its "
                              f"seq_len_current is above --prompt-len")  # fmt: skip
-        return _first_of(found)
+        return first_of(found)
 
     def short_rows(self, width: int) -> ShortRows:
         """Return the rows that list fewer positions than they could, up to `width`."""
@@ -181,7 +187,7 @@ def _begins_early(seq_len: int, width: int, tokens: int) -> Sign | None:
 
 
 def _far_behind(path: Path, requests: Sequence[str]) -> tuple[str, ...]:
-    return _first_of(
+    return first_of(
         [
             f"{path}: request {request!r} never lists its newest token, which nearly every "
             f"step of an indexer does: check that seq_len_current counts the tokens up to and "
@@ -189,13 +195,6 @@ def _far_behind(path: Path, requests: Sequence[str]) -> tuple[str, ...]:
             for request in requests
         ]
     )
-
-
-def _first_of(doubts: list[str]) -> tuple[str, ...]:
-    """Return the first, and how many other requests have one: there may be thousands."""
-    if len(doubts) < 2:
-        return tuple(doubts)
-    return (f"{doubts[0]} (the same of {len(doubts) - 1} other requests)",)
 
 
 def _positions(length: Any, tokens: int) -> Any:

@@ -11,6 +11,7 @@ import numpy as np
 
 from hisparse_sim.traces.demand import Longs
 from hisparse_sim.traces.errors import TraceError
+from hisparse_sim.traces.file.diagnosis import unusable
 
 ROWS_READ = 64  # to see where rows begin
 ROWS_TRUSTED = 8  # so many that agree are no chance
@@ -54,6 +55,34 @@ def sign_of_prompt(
             False, f"the newest position of row 0 is {before[0]}, rising by 1 a row", int(before[0])
         )
     return None
+
+
+def doubt_of_tokens(rows: Any, seq_len: Longs, place: str, tokens: int = 1) -> str | None:
+    """Return a sentence if the decode rows of an answer seem to be those of other tokens.
+
+    rows: [rows, top_k] of one layer; seq_len: [rows] by what the answer counts.
+    Raises TraceError, beginning with `place`, if they can only be rows of the prompt.
+    """
+    count = min(ROWS_READ, len(rows))
+    first = np.asarray(rows[:count]).astype(np.int64)
+    if unusable(first, seq_len[:count]).any():
+        return None  # `captured.demands` says what is wrong with them
+    sign = sign_of_prompt(list(first), seq_len[:count], rows.shape[1], tokens)
+    if sign is None:
+        return None
+    what = (
+        f"{place}: {sign.what}, and the query of the first decode step stands at {seq_len[0] - 1}"
+    )
+    if sign.certain:
+        raise TraceError(f"{what}: these are rows of the prompt")
+    return f"{what}: the rows may be those of other tokens"
+
+
+def first_of(doubts: Sequence[str]) -> tuple[str, ...]:
+    """Return the first, and how many other requests have one: there may be thousands."""
+    if len(doubts) < 2:
+        return tuple(doubts)
+    return (f"{doubts[0]} (the same of {len(doubts) - 1} other requests)",)
 
 
 def prompt_len_of_answer(given: int | None, counted: Any, place: str, key: str) -> int:

@@ -6,12 +6,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hisparse_sim.traces.file.captured import MOST_LAYERS, REMEDY, checked_id, demands
 from hisparse_sim.traces.demand import Demand
 from hisparse_sim.traces.errors import TraceError
+from hisparse_sim.traces.file.captured import MOST_LAYERS, REMEDY, checked_id, demands
 from hisparse_sim.traces.importers.importer import Imported, Options
-from hisparse_sim.traces.importers.prompt_rows import LEFT_OUT, ROWS_TRUSTED
-from hisparse_sim.traces.importers.short_rows import ShortRows
+from hisparse_sim.traces.importers.prompt_rows import (
+    LEFT_OUT,
+    ROWS_TRUSTED,
+    doubt_of_tokens,
+    first_of,
+)
+from hisparse_sim.traces.importers.short_rows import TIES, ShortRows
 
 
 class Returned(NamedTuple):
@@ -30,13 +35,15 @@ def imported(
     options: Options,
     *,
     remedy: str = REMEDY,
-    if_short: str = "an engine's top-k drops entries on ties, and more are a fault",
+    if_short: str = TIES,
+    counted: bool = True,
     if_unseen: str = "",
 ) -> Imported:
     """Put the requests of a file together.
 
     `remedy` is that of `captured.demands`; `if_short` is said where rows list fewer positions than
-    they could, `if_unseen`, unless empty, where a layer never lists the newest token.
+    they could, `if_unseen`, unless empty, where a layer never lists the newest token; `counted`:
+    the file itself counts the tokens of the prompt, so the rows must be those of the tokens behind.
 
     Raises TraceError if they differ in shape or share an id, or do not have the layers named.
     """
@@ -75,12 +82,17 @@ def imported(
     num_layers = options.num_layers or (count if options.layers is None else None)
     left_out = sum(count * max(0, each.prompt_len - each.first_position) for each in found)
     short = ShortRows()
+    doubts: list[str] = []
     unseen: list[str] = []  # layers that never list the newest token
     for each in found:
         array = each.open()
         first = max(0, each.prompt_len - each.first_position)
         queries = np.arange(first, len(array), dtype=np.int64) + each.first_position
         newest = queries // options.tokens
+        if counted and len(newest):
+            place = f"{path}: request {each.request!r}"
+            doubt = doubt_of_tokens(array[first:, 0], newest + 1, place, options.tokens)
+            doubts += [] if doubt is None else [doubt]
         for index, layer in enumerate(layers):  # one is in memory
             listed = array[first:, index]
             place = f"request {each.request!r}, layer {layer}"
@@ -88,13 +100,13 @@ def imported(
             if len(listed) >= ROWS_TRUSTED and not (listed == newest[:, None]).any():
                 unseen.append(place)
     notes = {**({LEFT_OUT: left_out} if left_out else {}), **short.notes}
-    doubts = short.doubts(str(path), if_short)
-    if unseen and if_unseen:
-        doubts += (
+    said = (*first_of(doubts), *short.doubts(str(path), if_short))
+    if unseen and if_unseen and not doubts:
+        said += (
             f"{path}: {unseen[0]} never lists its newest token, which nearly every step of an "
             f"indexer does ({len(unseen)} of {len(found) * count} layers are so): {if_unseen}",
         )
-    return Imported(parts(), options.top_k or width, num_layers, lengths, notes, doubts)
+    return Imported(parts(), options.top_k or width, num_layers, lengths, notes, said)
 
 
 def _layers(count: int, options: Options, place: str) -> Sequence[int]:

@@ -15,14 +15,25 @@ from typing import Any
 import numpy as np
 
 from hisparse_sim.traces.errors import TraceError
-from hisparse_sim.traces.importers.answers import read_answers,refuse_bare,refuse_left,take_scratch,value_at
+from hisparse_sim.traces.importers.answers import (
+    read_answers,
+    refuse_bare,
+    refuse_left,
+    take_scratch,
+    value_at,
+)
 from hisparse_sim.traces.importers.importer import Imported, Importer, Options
 from hisparse_sim.traces.importers.prompt_rows import prompt_len_of_answer
 from hisparse_sim.traces.importers.returned import Returned, imported
 
 
 def shape_of(
-    size_bytes: int, rows: int | None, num_layers: int | None, top_k: int | None, place: str
+    size_bytes: int,
+    rows: int | None,
+    num_layers: int | None,
+    top_k: int | None,
+    place: str,
+    cached: Any = None,
 ) -> tuple[int, int, int]:
     """Return (rows, layers, top_k) of so many bytes of int32, where one of them may be unknown.
 
@@ -40,6 +51,9 @@ def shape_of(
     missing = size_bytes // product if product else 0
     shape = [missing if each is None else each for each in known]
     if 4 * shape[0] * shape[1] * shape[2] != size_bytes or min(shape) < 1:
+        if rows and num_layers and top_k:
+            why = misfit(size_bytes, rows, num_layers, top_k, cached, "give --first-position {}")
+            raise TraceError(f"{place}: {why}")
         named = [
             f"{'?' if each is None else each} {name}"
             for each, name in zip(known, ("rows", "layers", "positions"), strict=True)
@@ -49,6 +63,40 @@ def shape_of(
             f"check --layers and --top-k, or the answer was cut"
         )
     return shape[0], shape[1], shape[2]
+
+
+def misfit(
+    size_bytes: int, rows: int, num_layers: int, top_k: int, cached: Any, if_started: str
+) -> str:
+    """Return what it says that a top-k does not have the size of so many rows, as a clause.
+
+    rows: one for each token but the last; cached: tokens of the prompt that the server says it had
+    in its cache; if_started: what helps if the rows start at token `{}`.
+    """
+    what = (
+        f"its top-k has {size_bytes} bytes, which is not 4 x {rows} rows x {num_layers} layers x "
+        f"{top_k} positions"
+    )
+    check = "check --layers and --top-k against the model's config"
+    numbers, odd = divmod(size_bytes, 4 * rows)
+    fitting = []
+    if numbers and not odd and numbers % top_k == 0:
+        fitting.append(f"{numbers // top_k} layers of {top_k}")
+    if numbers and not odd and numbers % num_layers == 0:
+        fitting.append(f"{num_layers} layers of {numbers // num_layers}")
+    if fitting:
+        return f"{what} but fits {' or '.join(fitting)}; {check}"
+    found, odd = divmod(size_bytes, 4 * num_layers * top_k)
+    if odd:
+        return f"{what}; {check}, or the answer was cut"
+    if found > rows:
+        return f"{what} but {found} rows"
+    start = rows - found
+    known = ", up to which the prompt was cached" if cached == start else " of the prompt"
+    return (
+        f"{what} but {found} rows, as if they started at token {start}{known}: "
+        f"{if_started.format(start)}, unless the answer was cut"
+    )
 
 
 def refuse_speculative(meta_info: Mapping[str, Any], place: str) -> None:
@@ -106,7 +154,8 @@ def _read(path: Path, options: Options) -> Imported:
             counted = counted if type(counted) is int else prompt_len
             rows = counted + output - 1 - first if type(output) is int else None
             size_bytes = scratch.stat().st_size
-            shape = shape_of(size_bytes, rows, options.axis, options.top_k, place)
+            cached = value_at(answer, "meta_info", "cached_tokens")
+            shape = shape_of(size_bytes, rows, options.axis, options.top_k, place, cached)
             name = value_at(answer, "meta_info", "id")
             name = name if isinstance(name, str) and name else f"answer-{len(found)}"
             opened = partial(np.memmap, scratch, "<i4", "r", shape=shape)

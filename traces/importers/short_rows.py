@@ -10,6 +10,7 @@ import numpy as np
 from hisparse_sim.traces.demand import Ints, Longs
 
 SHORT = "short_rows"  # in the notes of a trace: (request, layer, step) rows
+TIES = "the engine's top-k drops entries where scores tie (SGLang's pull request 30645)"
 
 
 @dataclass
@@ -36,6 +37,9 @@ class ShortRows:
             )
         self.rows += int(short.sum())
         self.of += len(counts)
+
+    def __add__(self, other: "ShortRows") -> "ShortRows":
+        return ShortRows(self.rows + other.rows, self.of + other.of, self.first or other.first)
 
     def doubts(self, file: str, way_out: str) -> tuple[str, ...]:
         """Return a sentence on them, none if there are none."""

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from hisparse_sim.traces.demand import Demand
-from hisparse_sim.traces.file.layout import Part
+from hisparse_sim.traces.file.parts import Part
 from hisparse_sim.traces.file.reader import Trace
 from hisparse_sim.traces.synth.generator import Profile, generate, layer_noise, metadata, reshaped
 
@@ -43,15 +43,15 @@ class GeneratedTrace(Trace):
         self._made: dict[int, Demand] = {}
         self._rebuild = (profile, context, steps, layers, seed)
         self.stands_for = stand_ins(profile, layers)  # layer -> layers of the model
-        self.path = Path(f"{profile.name}-{context}")
+        self.path = Path(f"{profile.name}@{context}")  # no file has such a name
         self.metadata = replace(
-            metadata(shape, [REQUEST], seed, f"at {profile.prompt_len:,} tokens and over all layers"),
+            metadata(
+                shape, [REQUEST], seed, f"at {profile.prompt_len:,} tokens and over all layers"
+            ),
             created="",
         )
         chosen = sorted(self.stands_for)
-        self.parts = tuple(
-            Part(REQUEST, layer, steps * i, steps) for i, layer in enumerate(chosen)
-        )
+        self.parts = tuple(Part(REQUEST, layer, steps * i, steps) for i, layer in enumerate(chosen))
         self.columns = frozenset()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -68,7 +68,12 @@ class GeneratedTrace(Trace):
     @cached_property
     def sha256(self) -> str:
         """Digest of what it is drawn from, 64 hexadecimal digits."""
-        made_of = [asdict(self._shape), sorted(self.stands_for), self._seed, version("hisparse-sim")]
+        made_of = [
+            asdict(self._shape),
+            sorted(self.stands_for),
+            self._seed,
+            version("hisparse-sim"),
+        ]
         return hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()
 
     def read(

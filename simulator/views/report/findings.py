@@ -356,8 +356,10 @@ def _trace_names(rows: pd.DataFrame) -> list[str]:
     digests = set(rows["trace_sha256"]) if "trace_sha256" in rows else set()
     if digests == {open_trace(sample_path()).sha256}:
         return []
-    # The name is a path where two traces of one sweep have one stem.
-    return [f"{name.removesuffix('.parquet')}.parquet" for name in _values(rows, "trace")]
+    # The name is a path where two traces of one sweep have one stem, and has an @ where the
+    # model's own synthetic demand was replayed, which nobody needs to name.
+    names = [name for name in _values(rows, "trace") if "@" not in name]
+    return [f"{name.removesuffix('.parquet')}.parquet" for name in names]
 
 
 def _listed(names: Sequence[str]) -> str:
