@@ -100,7 +100,8 @@ def imports(module: str) -> tuple[Import, ...]:
     found = []
     for node, for_types in nodes(tree(module)):
         if isinstance(node, ast.ImportFrom):
-            assert node.module is not None and node.level == 0, f"{module}: a relative import"
+            assert node.module is not None
+            assert node.level == 0, f"{module}: a relative import"
             named = [(node.module, alias.name) for alias in node.names]
         else:
             assert isinstance(node, ast.Import)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterable
 from importlib.metadata import version
 from pathlib import Path
+from reprlib import repr as clipped
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -19,7 +20,7 @@ from hisparse_sim.traces.commands.options import (
     provenance_option,
     quiet_option,
 )
-from hisparse_sim.traces.commands.values import Name, Number
+from hisparse_sim.traces.commands.values import Name, Number, Real
 from hisparse_sim.traces.terminal import note
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ kernel_option = click.option(
     help="The swap-in kernel: the engine's or ours.",
 )
 
-POSITIVE = click.FloatRange(0, min_open=True)
+POSITIVE = Real(0, min_open=True)
 
 
 def engine_option(default: str = NEWEST.name) -> Callable[[Any], Any]:
@@ -130,7 +131,7 @@ def in_gib(_: click.Context, __: click.Parameter, value: str | None) -> float | 
         return None
     found = re.fullmatch(r"(\d+(?:\.\d+)?) ?(GiB|TiB|GB|TB)", value)
     if found is None or not float(found[1]):
-        raise click.BadParameter(f"{value!r} is no size such as 512GiB or 2TB")
+        raise click.BadParameter(f"{clipped(value)} is no size such as 512GiB or 2TB")
     return float(found[1]) * _UNITS[found[2]]
 
 
@@ -167,7 +168,7 @@ machine_options = combined(
     kv_dtype_option,
     click.option(
         "--mem-fraction-static",
-        type=click.FloatRange(0, 1, min_open=True, max_open=True),
+        type=Real(0, 1, min_open=True, max_open=True),
         default=Scenario.mem_fraction_static,
         show_default=True,
         help="Share of the GPU for weights and KV.",

@@ -105,6 +105,10 @@ class Sweep:
 
     @property
     def steps(self) -> pd.DataFrame:
+        """Misses of every single step, for the policies and buffers of `rows`."""
+        if not self.pieces:
+            return pd.DataFrame()
+        asked = set(self.rows[["policy", "buffer"]].itertuples(index=False, name=None))
         frames = [
             pd.DataFrame(
                 {
@@ -119,8 +123,9 @@ class Sweep:
             )
             for piece in self.pieces
             for run, misses in piece.misses.items()
+            if (run.policy.name, run.buffer_size) in asked
         ]
-        return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
+        return pd.concat(frames, ignore_index=True)
 
 
 @dataclass(eq=False)

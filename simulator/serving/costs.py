@@ -16,11 +16,10 @@ from hisparse_sim.simulator.serving.deployment import Deployment
 from hisparse_sim.simulator.serving.latency import Link, swap_in_us
 from hisparse_sim.simulator.serving.models import Model, load_model
 from hisparse_sim.simulator.serving.prediction import Setting
+from hisparse_sim.simulator.serving.scenario import GIB, MOST_GIB
 from hisparse_sim.traces import Trace
 from hisparse_sim.traces.file.units import refuse_blocks
 
-GIB = 2**30
-_MOST_GIB = 2**20  # a pebibyte
 _MOST_RATIO = 2**20
 
 
@@ -68,8 +67,8 @@ def model_of(
 def check_costs(ratios: Sequence[int], **gib: float | None) -> None:
     """Raise ValueError for what `add_costs` cannot price; long work asks before it starts."""
     for name, value in gib.items():
-        if value is not None and not 0 < value <= _MOST_GIB:
-            raise ValueError(f"`{name}` is {value}; it must be between 0 and {_MOST_GIB}")
+        if value is not None and not 0 < value <= MOST_GIB:
+            raise ValueError(f"`{name}` is {value}; it must be between 0 and {MOST_GIB}")
     for ratio in ratios:
         if not 1 <= ratio <= _MOST_RATIO:
             raise ValueError(f"`ratio` is {ratio}; it must be between 1 and {_MOST_RATIO}")

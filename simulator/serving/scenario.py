@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from reprlib import repr as clipped
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hisparse_sim.simulator.serving.engines import NEWEST, load_engine
+from hisparse_sim.traces.documents import MOST_COUNT
 
 if TYPE_CHECKING:
     from hisparse_sim.policies import Policy
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from hisparse_sim.traces import OneTrace
 
 GIB = 1 << 30
+MOST_GIB = 1 << 20  # a pebibyte
 
 
 @dataclass(frozen=True)
@@ -52,12 +55,15 @@ class Scenario:
 
     def __post_init__(self) -> None:
         for name in ("prompt", "output_len", "max_running_requests"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+            value = getattr(self, name)
+            if not 1 <= value <= MOST_COUNT:
+                raise ValueError(
+                    f"{name} must be at least 1 and at most {MOST_COUNT}, not {clipped(value)}"
+                )
         for name in ("device_pool_gib", "host_gib", "host_memory_gib"):
             value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise ValueError(f"{name} must be above 0, not {value}")
+            if value is not None and not 0 < value <= MOST_GIB:
+                raise ValueError(f"{name} must be above 0 and at most {MOST_GIB}, not {value}")
         if not 0 < self.mem_fraction_static < 1:
             raise ValueError(
                 f"mem_fraction_static must lie between 0 and 1, not {self.mem_fraction_static}"

@@ -43,7 +43,8 @@ def _made(make: Any) -> bytes:
 def traces() -> list[bytes]:
     """Files of our own writer."""
     about = metadata(
-        prompt_len={"request-0": 39, "request-1": 64}, layer_types=("full", "shared", "full", "full"),
+        prompt_len={"request-0": 39, "request-1": 64},
+        layer_types=("full", "shared", "full", "full"),
         notes={"a": [1, "é"]}, created="2026-01-01", source="test 1.0", dataset="none",
     )  # fmt: skip
     parts = several(requests=2, layers=(0, 3), steps=5, top_k=5)
@@ -160,7 +161,8 @@ def jsonl() -> list[bytes]:
     lines = [
         {
             "request_id": request, "layer_id": layer, "step_idx": row,
-            "seq_len_current": PROMPT + row + more, "selected_token_pos": array[row, layer].tolist(),
+            "seq_len_current": PROMPT + row + more,
+            "selected_token_pos": array[row, layer].tolist(),
         }
         for request, more in (("a", 1), ("b", 1))
         for row in range(6)

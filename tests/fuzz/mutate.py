@@ -13,7 +13,8 @@ from typing import Any
 Mutator = Callable[[bytes, Random], bytes]
 
 NUMBERS = [0, -1, 1, -2, 2, 7, 63, 64, 127, 128, 255, 256, 32767, 32768, 65535, 2**31 - 1, 2**31,
-           -(2**31) - 1, 2**32, 2**53 + 1, 2**63 - 1, 2**63, -(2**63) - 1, 2**64, 10**30]  # fmt: skip
+           -(2**31) - 1, 2**32, 2**53 + 1, 2**63 - 1, 2**63, -(2**63) - 1, 2**64,
+           10**30]  # fmt: skip
 VALUES: list[Any] = [
     None, True, False, "", "a", "\x00", "\ud800", "NaN", "null", "=1+1", "é" * 40, "x" * 70_000,
     0.0, -0.0, 0.5, 1e308, -1e-308, float("nan"), float("inf"), -float("inf"), [], {}, [[]],
@@ -83,13 +84,24 @@ def nothing(data: bytes, source: Random) -> bytes:
 ANY: list[Mutator] = [flip_bits, set_bytes, cut_off, leave_out, repeat, exchange]
 
 
+_PARSING: set[Mutator] = set()
+
+
+def parsing(mutator: Mutator) -> Mutator:
+    """Mark a mutator that reads the file by pyarrow, which spoilt ones can end the process of."""
+    _PARSING.add(mutator)
+    return mutator
+
+
 def several(mutators: Sequence[Mutator]) -> Mutator:
     """Return a mutator that applies one to three of these."""
 
     def apply(data: bytes, source: Random) -> bytes:
-        for _ in range(source.choice([1, 1, 1, 2, 3])):
+        chosen = source.choices(mutators, k=source.choice([1, 1, 1, 2, 3]))
+        first = [each for each in chosen if each in _PARSING][:1]
+        for mutator in first + [each for each in chosen if each not in _PARSING]:
             try:
-                data = source.choice(mutators)(data, source)
+                data = mutator(data, source)
             except Exception:  # the one before left nothing of the structure that it looks for
                 data = flip_bits(data, source)
         return data if source.random() < 0.995 else nothing(data, source)

@@ -22,6 +22,7 @@ from fuzz.mutate import (
     change_number,
     change_token,
     flip_bits,
+    parsing,
     set_bytes,
 )
 
@@ -158,6 +159,7 @@ def flip_in_footer(data: bytes, source: Random) -> bytes:
     return data[:place] + change(data[place : place + 1], source)[:1] + data[place + 1 :]
 
 
+@parsing
 def flip_in_page_header(data: bytes, source: Random) -> bytes:
     """A bit near the beginning of a column chunk."""
     chunks = _chunks(data)
@@ -166,6 +168,7 @@ def flip_in_page_header(data: bytes, source: Random) -> bytes:
     return data[:place] + bytes([data[place] ^ 1 << source.randrange(8)]) + data[place + 1 :]
 
 
+@parsing
 def exchange_chunks(data: bytes, source: Random) -> bytes:
     """Column chunks of one size in each other's place, or one in place of the other."""
     chunks = _chunks(data)
@@ -192,6 +195,7 @@ def change_digit(data: bytes, source: Random) -> bytes:
     return data[:where] + bytes([source.choice(b"0123456789")]) + data[where + 1 :]
 
 
+@parsing
 def change_cells(data: bytes, source: Random) -> bytes:
     """Values of rows, their order, or the metadata; written again as another program would."""
     rows = pq.read_table(io.BytesIO(data), use_threads=False)
@@ -232,6 +236,7 @@ def change_cells(data: bytes, source: Random) -> bytes:
     return file.getvalue()
 
 
+@parsing
 def change_cells_of(data: bytes, source: Random) -> bytes:
     """Values of a table that is no trace."""
     listed = pq.read_table(io.BytesIO(data), use_threads=False).to_pylist()

@@ -122,7 +122,7 @@ class Trace:
         self._version = self._current()
 
     def __repr__(self) -> str:
-        return f"<Trace {self.path}: {len(self.parts)} parts, {self.rows} rows>"
+        return f"<Trace {self.name}: {len(self.parts)} parts, {self.rows} rows>"
 
     def _repr_html_(self) -> str:
         about = self.metadata
@@ -130,8 +130,8 @@ class Trace:
         return shown(
             f"Trace {self.name}: {about.provenance}, {about.model or 'model unknown'}",
             [
-                f"{len(self.requests)} requests, {len(self.layers)} layers{kept}, {self.rows:,} rows"
-                f" (a decode step of one layer each), top_k {about.top_k:,}",
+                f"{len(self.requests)} requests, {len(self.layers)} layers{kept}, {self.rows:,}"
+                f" rows (a decode step of one layer each), top_k {about.top_k:,}",
                 about.source,
                 about.dataset,
             ],
@@ -167,7 +167,7 @@ class Trace:
 
     @property
     def shared_groups(self) -> int:
-        """Number of row groups that hold rows of several parts: slow to read, see `layout.Groups`."""
+        """Number of row groups that hold rows of several parts: slow to read, see `Groups`."""
         return self._groups.shared(self.parts)
 
     @property

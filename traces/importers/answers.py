@@ -82,7 +82,7 @@ def value_at(found: Any, *keys: str) -> Any:
 
 
 def take_scratch(found: Any, values: dict[int, Path]) -> Path | None:
-    """Take the scratch file that stands for a value out of `values`; None if it is another value."""
+    """Take the scratch file of a value out of `values`; None if it is another value."""
     number = value_at(found, "base64")
     return values.pop(number, None) if type(number) is int else None
 
