@@ -8,17 +8,13 @@ from typing import Any
 
 import click
 
+from hisparse_sim.simulator.commands.answers import asked, one_trace, say, write, write_document
 from hisparse_sim.simulator.commands.setting_options import (
     POSITIVE,
-    asked,
     deployment_options,
     engine_option,
-    one_trace,
     policy_option,
-    say,
     trace_options,
-    write,
-    write_document,
 )
 from hisparse_sim.simulator.views import FIGURE_SUFFIXES
 from hisparse_sim.traces.commands.options import announcer, output_form, output_options
@@ -238,9 +234,9 @@ def serve(
 
 
 @click.command()
-@trace_options
+@trace_options("sample")
 @policy_option
-@engine_option("")
+@engine_option(None)
 @click.option("--plot", type=Output(*FIGURE_SUFFIXES), help="Curves beside published points.")
 @output_options
 def reproduce(
@@ -248,7 +244,7 @@ def reproduce(
     provenance: str | None,
     quiet: bool,
     policy: str,
-    engine: str,
+    engine: str | None,
     plot: Path | None,
     form: str | None,
     output: Path | None,
@@ -267,11 +263,11 @@ def reproduce(
 
     form = output_form(form, output)
     trace = one_trace(traces, provenance)
-    rows = asking.reproduce(trace, policy=policy, engine=engine or None, progress=announcer(quiet))
+    rows = asking.reproduce(trace, policy=policy, engine=engine, progress=announcer(quiet))
     if form == "table":
         show_reproduced(rows, output)
     else:
-        write(rows, Origin.of(trace), {"policy": policy, "engine": engine or None}, form, output)
+        write(rows, Origin.of(trace), {"policy": policy, "engine": engine}, form, output)
     wrote(output, quiet)
     if plot:
         rates = throughput_curves(trace, policy)

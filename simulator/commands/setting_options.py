@@ -4,30 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from importlib.metadata import version
-from pathlib import Path
 from reprlib import repr as clipped
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from hisparse_sim.simulator.serving.engines import ENGINES, NEWEST, load_engine
 from hisparse_sim.simulator.serving.scenario import Scenario
-from hisparse_sim.traces.commands.options import (
-    combined,
-    in_options,
-    open_traces,
-    provenance_option,
-    quiet_option,
-)
+from hisparse_sim.traces.commands.options import combined, provenance_option, quiet_option
 from hisparse_sim.traces.commands.values import Name, Number, Real
-from hisparse_sim.traces.terminal import note
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from hisparse_sim.simulator.serving.missing import Origin
-    from hisparse_sim.traces import Trace
 
 
 def known_profiles(section: str) -> Callable[[], Iterable[str]]:
@@ -81,17 +67,22 @@ kernel_option = click.option(
 POSITIVE = Real(0, min_open=True)
 
 
-def engine_option(default: str = NEWEST.name) -> Callable[[Any], Any]:
-    """--engine, the name of a release, and the option that it replaced."""
-    key = "hisparse_sim.engine"
+_FORMER_BUDGETS = {"once": "sglang-0.5.16", "all": NEWEST.name}
 
-    def remember(context: click.Context, _: click.Parameter, value: str | None) -> None:
+
+def engine_option(default: str | None = NEWEST.name) -> Callable[[Any], Any]:
+    """--engine, the name of a release, and --keys-budgeted, the option that it replaced."""
+
+    def remember(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
         if value is not None:
-            context.meta[key] = {"once": "sglang-0.5.16", "all": NEWEST.name}[value]
+            context.meta[str(parameter.name)] = _FORMER_BUDGETS[value]
 
-    def chosen(context: click.Context, _: click.Parameter, value: str | None) -> str:
+    def chosen(context: click.Context, _: click.Parameter, value: str | None) -> str | None:
+        former: str | None = context.meta.get("keys_budgeted")
+        if former and context.get_parameter_source("engine") is ParameterSource.DEFAULT:
+            return former
         try:
-            return load_engine(value).name if value else context.meta.get(key, default)
+            return load_engine(value).name if value else None
         except ValueError as error:
             raise click.BadParameter(str(error)) from error
 
@@ -100,13 +91,14 @@ def engine_option(default: str = NEWEST.name) -> Callable[[Any], Any]:
             "--engine",
             type=Name(lambda: ENGINES),
             metavar="RELEASE",
+            default=default,
+            show_default="that of each figure" if default is None else True,
             callback=chosen,
-            help=f"{next(iter(ENGINES))} to {NEWEST.name}: memory and admission rules."
-            f"  [default: {default or 'that of each figure'}]",
+            help=f"{next(iter(ENGINES))} to {NEWEST.name}: memory and admission rules.",
         ),
         click.option(
             "--keys-budgeted",
-            type=click.Choice(["all", "once"]),
+            type=click.Choice(list(_FORMER_BUDGETS)),
             hidden=True,
             is_eager=True,
             expose_value=False,
@@ -115,11 +107,15 @@ def engine_option(default: str = NEWEST.name) -> Callable[[Any], Any]:
     )
 
 
-trace_options = combined(
-    click.option("--trace", "traces", multiple=True, help="Trace to replay.  [default: sample]"),
-    provenance_option,
-    quiet_option,
-)
+def trace_options(default: str) -> Callable[[Any], Any]:
+    """--trace with what is replayed where none is given, and how it is said."""
+    return combined(
+        click.option(
+            "--trace", "traces", multiple=True, help=f"Trace to replay.  [default: {default}]"
+        ),
+        provenance_option,
+        quiet_option,
+    )
 
 
 _UNITS = {"GiB": 1.0, "TiB": 1024.0, "GB": 1e9 / (1 << 30), "TB": 1e12 / (1 << 30)}
@@ -236,71 +232,10 @@ deployment_options = combined(
         show_default=True,
         help="Tokens.",
     ),
-    trace_options,
+    trace_options("synthetic, of the model"),
     click.option(
         "--miss-curve",
         type=click.Path(),
         help="Rows of a sweep (buffer, miss_rate) for this load, instead of a replay.",
     ),
 )
-
-
-def one_trace(traces: tuple[str, ...], provenance: str | None) -> Trace:
-    """The one trace named, or the bundled sample."""
-    opened = open_traces(traces, provenance)
-    if len(opened) > 1:
-        raise click.UsageError("give one --trace: predictions take the misses of a single file")
-    return opened[0]
-
-
-def asked(options: dict[str, Any]) -> dict[str, Any]:
-    """The options of a scenario as its functions take them: the trace is open, if one is needed."""
-    if options["step_times"] == "aiconfigurator":
-        note("asking AIConfigurator for a table", options["quiet"])
-    if options["miss_curve"] is not None:
-        if options["traces"]:
-            raise click.UsageError("give --trace or --miss-curve, not both: misses come from one")
-        return given(options)
-    return given(options) | {"trace": one_trace(options["traces"], options["provenance"])}
-
-
-def say(notes: Iterable[str], quiet: bool) -> None:
-    """Print what a reader of the result must know."""
-    for each in notes:
-        note("note: " + in_options(each, click.get_current_context().command), quiet)
-
-
-def given(options: dict[str, Any]) -> dict[str, Any]:
-    left_out = ("traces", "provenance", "quiet")
-    return {name: value for name, value in options.items() if name not in left_out}
-
-
-def write(
-    rows: pd.DataFrame,
-    origin: Origin,
-    options: dict[str, Any],
-    form: str,
-    output: Path | None,
-    seed: int = 0,
-) -> None:
-    """Write rows with what is needed to compute them again."""
-    from hisparse_sim.simulator.views.tables import stamped, write_rows
-
-    digests = {origin.name: origin.sha256}
-    write_rows(stamped(rows, digests, seed, given(options)), form, output)
-
-
-def write_document(
-    found: dict[str, Any], origin: Origin, options: dict[str, Any], output: Path | None
-) -> None:
-    """Write a JSON object, with what is needed to compute it again first."""
-    from hisparse_sim.simulator.views import tables
-
-    stamp = {
-        "trace": origin.name,
-        "provenance": origin.provenance,
-        "trace_sha256": origin.sha256,
-        "parameters": {k: v for k, v in given(options).items() if v is not None},
-        "version": version("hisparse-sim"),
-    }
-    tables.write_document(stamp | found, output)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from hisparse_sim.simulator.replay.metrics import Misses
-from hisparse_sim.simulator.replay.sweeping import Sweep
+from hisparse_sim.simulator.replay.swept import Sweep
 from hisparse_sim.simulator.serving.deployment import Deployment
 from hisparse_sim.simulator.serving.latency import Link, swap_in_us
 from hisparse_sim.simulator.serving.models import Model, load_model

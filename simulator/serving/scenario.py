@@ -60,6 +60,10 @@ class Scenario:
                 raise ValueError(
                     f"{name} must be at least 1 and at most {MOST_COUNT}, not {clipped(value)}"
                 )
+        if self.host_gib is not None and self.host_memory_gib is not None:
+            raise ValueError(
+                "give host_gib (of a GPU) or host_memory_gib (of the machine), not both"
+            )
         for name in ("device_pool_gib", "host_gib", "host_memory_gib"):
             value = getattr(self, name)
             if value is not None and not 0 < value <= MOST_GIB:

@@ -15,7 +15,8 @@ from hisparse_sim.simulator.replay import sweeping
 from hisparse_sim.simulator.replay.curves import check_window, rolling_curves
 from hisparse_sim.simulator.replay.kept import Kept
 from hisparse_sim.simulator.replay.replaying import default_buffers
-from hisparse_sim.simulator.replay.sweeping import Progress, Sweep, rows_kept
+from hisparse_sim.simulator.replay.sweeping import Progress, rows_kept
+from hisparse_sim.simulator.replay.swept import Sweep
 from hisparse_sim.simulator.serving.costs import (
     SwapIn,
     add_costs,
