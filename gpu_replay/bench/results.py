@@ -53,7 +53,8 @@ def _row(found: Any, needed: Sequence[str], place: str) -> dict[str, Any]:
     row = {COLUMNS.get(name, name): value for name, value in named.items()}
     for column in (*needed, *(name for name in row if name.endswith("_us"))):
         value = row.get(column)
-        each = value if isinstance(value, list) and column not in needed else [value]
+        several = isinstance(value, list) and column not in needed
+        each = value if several and value else [value]
         if not all(_amount(one, above_0=column.endswith("_us")) for one in each):
             raise TraceError(f"{place} has {clipped(value)} as {clipped(column)}")
     return row
