@@ -239,7 +239,7 @@ def serve(
 @click.command()
 @trace_options("sample")
 @policy_option
-@engine_option("")
+@engine_option(None)
 @click.option("--plot", type=Output(*FIGURE_SUFFIXES), help="Curves beside published points.")
 @output_options
 def reproduce(
@@ -247,7 +247,7 @@ def reproduce(
     provenance: str | None,
     quiet: bool,
     policy: str,
-    engine: str,
+    engine: str | None,
     plot: Path | None,
     form: str | None,
     output: Path | None,
@@ -266,11 +266,11 @@ def reproduce(
 
     form = output_form(form, output)
     trace = one_trace(traces, provenance)
-    rows = asking.reproduce(trace, policy=policy, engine=engine or None, progress=announcer(quiet))
+    rows = asking.reproduce(trace, policy=policy, engine=engine, progress=announcer(quiet))
     if form == "table":
         show_reproduced(rows, output)
     else:
-        write(rows, Origin.of(trace), {"policy": policy, "engine": engine or None}, form, output)
+        write(rows, Origin.of(trace), {"policy": policy, "engine": engine}, form, output)
     wrote(output, quiet)
     if plot:
         rates = throughput_curves(trace, policy)

@@ -8,6 +8,7 @@ from reprlib import repr as clipped
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from hisparse_sim.simulator.serving.engines import ENGINES, NEWEST, load_engine
 from hisparse_sim.simulator.serving.scenario import Scenario
@@ -66,17 +67,22 @@ kernel_option = click.option(
 POSITIVE = Real(0, min_open=True)
 
 
-def engine_option(default: str = NEWEST.name) -> Callable[[Any], Any]:
-    """--engine, the name of a release, and the option that it replaced."""
-    key = "hisparse_sim.engine"
+_FORMER_BUDGETS = {"once": "sglang-0.5.16", "all": NEWEST.name}
 
-    def remember(context: click.Context, _: click.Parameter, value: str | None) -> None:
+
+def engine_option(default: str | None = NEWEST.name) -> Callable[[Any], Any]:
+    """--engine, the name of a release, and --keys-budgeted, the option that it replaced."""
+
+    def remember(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
         if value is not None:
-            context.meta[key] = {"once": "sglang-0.5.16", "all": NEWEST.name}[value]
+            context.meta[str(parameter.name)] = _FORMER_BUDGETS[value]
 
-    def chosen(context: click.Context, _: click.Parameter, value: str | None) -> str:
+    def chosen(context: click.Context, _: click.Parameter, value: str | None) -> str | None:
+        former: str | None = context.meta.get("keys_budgeted")
+        if former and context.get_parameter_source("engine") is ParameterSource.DEFAULT:
+            return former
         try:
-            return load_engine(value).name if value else context.meta.get(key, default)
+            return load_engine(value).name if value else None
         except ValueError as error:
             raise click.BadParameter(str(error)) from error
 
@@ -85,13 +91,14 @@ def engine_option(default: str = NEWEST.name) -> Callable[[Any], Any]:
             "--engine",
             type=Name(lambda: ENGINES),
             metavar="RELEASE",
+            default=default,
+            show_default="that of each figure" if default is None else True,
             callback=chosen,
-            help=f"{next(iter(ENGINES))} to {NEWEST.name}: memory and admission rules."
-            f"  [default: {default or 'that of each figure'}]",
+            help=f"{next(iter(ENGINES))} to {NEWEST.name}: memory and admission rules.",
         ),
         click.option(
             "--keys-budgeted",
-            type=click.Choice(["all", "once"]),
+            type=click.Choice(list(_FORMER_BUDGETS)),
             hidden=True,
             is_eager=True,
             expose_value=False,
