@@ -32,7 +32,7 @@ def test_a_pipe_is_no_prompt(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "prompts.jsonl")
     with pytest.raises(TraceError, match="is a device or pipe, not a file"):
         read_prompt_file(tmp_path / "prompts.jsonl")
-    with pytest.raises(TraceError, match="absent.txt does not exist"):
+    with pytest.raises(TraceError, match=r"absent\.txt does not exist"):
         read_prompt_file(tmp_path / "absent.txt")
 
 

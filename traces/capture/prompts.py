@@ -21,8 +21,8 @@ def read_prompt_file(path: Path) -> list[tuple[str, str]]:
     Raises TraceError naming file and line, also for an id that came before.
     """
     try:
-        with opened(path) as file:
-            content = TextIOWrapper(file, encoding="utf-8").read()
+        with opened(path) as file, TextIOWrapper(file, encoding="utf-8") as reader:
+            content = reader.read()
     except UnicodeDecodeError as error:
         raise TraceError(f"{path} is no UTF-8 text (byte {error.start})") from None
     if path.suffix.lower() != ".jsonl":
