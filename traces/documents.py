@@ -20,6 +20,9 @@ MOST_BYTES = 1 << 20
 MOST_TOML_BYTES = 128 << 10  # Python code parses it: half a second, 70 MB at most
 MOST_DOTS = 100  # in a line; the memory that a dotted key takes grows with their square
 MOST_LEVELS = 64
+# What an amount can be, whatever it counts: products and quotients of a few stay finite numbers.
+LEAST_AMOUNT, MOST_AMOUNT = 1e-9, 1e18  # above 0
+MOST_COUNT = 2**31 - 1  # of tokens, steps, requests
 _MOST_INTEGER = 2**63  # TOML's own bound
 _TOO_LARGE = " holds a number of more than 64 bits"
 

@@ -35,7 +35,7 @@ def _number(name: str, default: int, help: str) -> Callable[[Any], Any]:
 
 
 def _several(
-    *names: str, default: str, help: str, former: Sequence[str] = ()
+    *names: str, default: str, help: str, former: Sequence[str] = (), least: int = 1
 ) -> Callable[[Any], Any]:
     return click.option(
         *names,
@@ -43,7 +43,7 @@ def _several(
         former=former,
         multiple=True,
         default=[default],
-        callback=several(int),
+        callback=several(int, least=least),
         help=f"{help} [{default}]",
     )
 
@@ -156,7 +156,7 @@ def replay(
 
 @gpu.command()
 @_several("--batch", default="1,8,32,64", help="Requests at once.")
-@_several("--misses", default="0,64,256,512,1024", help="Misses of each request.")
+@_several("--misses", default="0,64,256,512,1024", help="Misses of each request.", least=0)
 @_several("--buffer", default="2048,4096,6144", help="Slots of a request.")
 @_several(
     *("--kv-entry-bytes", "entry_bytes"),
@@ -169,7 +169,7 @@ def replay(
 @click.option(
     "--gpus",
     multiple=True,
-    callback=several(int),
+    callback=several(int, least=1),
     help="GPUs at once, a process each: 1,2,4.",
 )
 @click.option("--share-host-pool", is_flag=True, help="With --gpus: one host pool for all.")

@@ -8,23 +8,20 @@ from typing import Any
 
 import click
 
+from hisparse_sim.simulator.commands.answers import asked, one_trace, say, write, write_document
 from hisparse_sim.simulator.commands.setting_options import (
     POSITIVE,
-    asked,
     deployment_options,
     engine_option,
-    one_trace,
     policy_option,
-    say,
     trace_options,
-    write,
-    write_document,
 )
 from hisparse_sim.simulator.views import FIGURE_SUFFIXES
 from hisparse_sim.traces.commands.options import announcer, output_form, output_options
 from hisparse_sim.traces.commands.values import (
     Number,
     Output,
+    Real,
     RenamedChoice,
     refuse_without,
     several,
@@ -66,7 +63,7 @@ FORMER_MODES = {"oracle": "zero-cost"}
 )
 @policy_option
 @click.option("--max-tpot-ms", type=POSITIVE, help="Latency target.")
-@click.option("--max-miss-rate", type=click.FloatRange(0, 1), help="Miss target, 0 to 1.")
+@click.option("--max-miss-rate", type=Real(0, 1), help="Miss target, 0 to 1.")
 @click.option("--config", metavar="JSON", help="Check this --hisparse-config instead.")
 @click.option("--candidates", is_flag=True, help="Show every candidate, not the Pareto front.")
 @output_options
@@ -169,12 +166,12 @@ def plan(
 @click.option("--requests", type=Number(1), help="[default: four times the concurrency, or 1000]")
 @click.option(
     "--range-ratio",
-    type=click.FloatRange(0, 1, min_open=True),
+    type=Real(0, 1, min_open=True),
     default=1.0,
     show_default=True,
     help="Lengths are uniform in [this x length, length].",
 )
-@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--seed", type=Number(0, 2**63 - 1), default=0, show_default=True)
 @output_options
 def serve(
     modes: tuple[str, ...],
@@ -237,7 +234,7 @@ def serve(
 
 
 @click.command()
-@trace_options
+@trace_options("sample")
 @policy_option
 @engine_option("")
 @click.option("--plot", type=Output(*FIGURE_SUFFIXES), help="Curves beside published points.")

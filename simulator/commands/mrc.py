@@ -6,8 +6,10 @@ from typing import Any
 import click
 
 from hisparse_sim.simulator.commands.replay_options import traces_argument
+from hisparse_sim.simulator.views import FIGURE_SUFFIXES
 from hisparse_sim.traces.commands.options import (
     FILE_FORMATS,
+    TABLE_SUFFIXES,
     chosen_requests,
     counter,
     open_traces,
@@ -18,8 +20,6 @@ from hisparse_sim.traces.commands.options import (
 from hisparse_sim.traces.commands.values import several
 from hisparse_sim.traces.files import refuse_input
 from hisparse_sim.traces.terminal import note
-
-FIGURES = (".png", ".svg", ".pdf")
 
 
 @click.command()
@@ -99,8 +99,7 @@ def mrc(
     from hisparse_sim.simulator.views.mrc_view import show_mrc
     from hisparse_sim.simulator.views.tables import stamped, write_rows
 
-    drawn = output is not None and form is None and output.suffix.lower() in FIGURES
-    form = output_form(form, output)
+    form = output_form(form, output, (*TABLE_SUFFIXES, *FIGURE_SUFFIXES))
     opened = open_traces(traces, provenance)
     options["requests"] = chosen_requests(options["requests"], opened)
     if output is not None:
@@ -108,7 +107,7 @@ def mrc(
     curves = count(
         opened, policies or POLICIES, buffers, progress=counter("parts", quiet), **options
     )
-    if drawn and output is not None:
+    if output is not None and form == "table" and output.suffix.lower() in FIGURE_SUFFIXES:
         figures.save(figures.miss_ratio(curves.rows), output)
     elif form == "table":
         show_mrc(curves, output)

@@ -1,4 +1,4 @@
-"""Miss-ratio curves: misses at every buffer size, from one pass over a trace (docs/miss-ratio-curves.md).
+"""Miss-ratio curves: misses at every buffer size, from one pass over a trace.
 
 `lru`, `optimum`: the compiled passes.  `curves`: curves of traces, `hs.mrc`.
 

@@ -17,6 +17,7 @@ from hisparse_sim.simulator.serving.deployment import pinned_bytes
 from hisparse_sim.simulator.serving.hardware import Hardware
 from hisparse_sim.simulator.serving.missing import MissesOf
 from hisparse_sim.simulator.serving.prediction import Setting
+from hisparse_sim.traces.documents import LEAST_AMOUNT, MOST_AMOUNT
 
 DEFAULT_BUFFERS = (2048, 3072, 4096, 6144, 8192)
 DEFAULT_RATIOS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20)
@@ -37,6 +38,11 @@ class Aim:
         for name in ("prompt", "output", "concurrency"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+        tpot_ms, miss_rate = self.max_tpot_ms, self.max_miss_rate
+        if tpot_ms is not None and not LEAST_AMOUNT <= tpot_ms <= MOST_AMOUNT:
+            raise ValueError(f"max_tpot_ms must be above 0 and finite, not {tpot_ms}")
+        if miss_rate is not None and not 0 <= miss_rate <= 1:
+            raise ValueError(f"max_miss_rate must be between 0 and 1, not {miss_rate}")
 
 
 @dataclass(frozen=True)

@@ -290,7 +290,9 @@ def serve_all(
             setting, mode=mode, device_buffer_size=device_buffer_size, ratio=ratio, misses=needed
         )
         for concurrency, rate in loads:
-            count = requests or (4 * concurrency if concurrency else 1000)
+            count = requests
+            if count is None:
+                count = 4 * concurrency if concurrency else 1000
             workload = Workload(prompt, output, count, concurrency, rate, range_ratio, seed)
             served = serve(one.server(), workload)
             span = served.makespan or 1.0

@@ -20,8 +20,8 @@ from pathlib import Path
 from reprlib import repr as clipped
 from typing import Any
 
-from hisparse_sim.simulator.serving.profiles import LEAST_POSITIVE, MOST, ProfileError, steptimes
-from hisparse_sim.traces.documents import parse_json, read_json
+from hisparse_sim.simulator.serving.profiles import ProfileError, steptimes
+from hisparse_sim.traces.documents import LEAST_AMOUNT, MOST_AMOUNT, parse_json, read_json
 from hisparse_sim.traces.errors import TraceError
 
 MEASURED, MODELLED = "measured", "modelled"
@@ -201,8 +201,8 @@ def _numbers(value: Any, shape: Sequence[int], place: str) -> Any:
         )
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ProfileError(f"{place} must be a number, not {clipped(value)}")
-    if not LEAST_POSITIVE <= value <= MOST:
-        raise ProfileError(f"{place} must be above {LEAST_POSITIVE:g} and up to {MOST:g}")
+    if not LEAST_AMOUNT <= value <= MOST_AMOUNT:
+        raise ProfileError(f"{place} must be above {LEAST_AMOUNT:g} and up to {MOST_AMOUNT:g}")
     return value
 
 

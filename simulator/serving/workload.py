@@ -7,8 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from hisparse_sim.traces.documents import LEAST_AMOUNT, MOST_AMOUNT
+
 Floats = npt.NDArray[np.float64]
 Longs = npt.NDArray[np.int64]
+
+MOST_REQUESTS = 10_000_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,12 +64,14 @@ class Workload:
         for name in ("prompt", "output", "requests"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if not self.requests <= MOST_REQUESTS:
+            raise ValueError(f"requests must be at most {MOST_REQUESTS:,}")
         if (self.concurrency is None) == (self.rate_per_s is None):
             raise ValueError("give either a concurrency (closed loop) or a rate (open loop)")
         if self.concurrency is not None and self.concurrency < 1:
             raise ValueError(f"concurrency must be at least 1, not {self.concurrency}")
-        if self.rate_per_s is not None and self.rate_per_s <= 0:
-            raise ValueError(f"rate must be above 0, not {self.rate_per_s}")
+        if self.rate_per_s is not None and not LEAST_AMOUNT <= self.rate_per_s <= MOST_AMOUNT:
+            raise ValueError(f"rate must be above 0 and finite, not {self.rate_per_s}")
         if not 0 < self.range_ratio <= 1:
             raise ValueError(f"range_ratio must be in (0, 1], not {self.range_ratio}")
 

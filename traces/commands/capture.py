@@ -14,7 +14,7 @@ from hisparse_sim.traces.commands.options import (
     refuse_replacing,
 )
 from hisparse_sim.traces.commands.prompt_options import prompt_options
-from hisparse_sim.traces.commands.values import Number, Output
+from hisparse_sim.traces.commands.values import Number, Output, Real
 from hisparse_sim.traces.terminal import note, wrote
 
 _LONGEST = 131_072  # tokens of a prompt, to size a server for prompts that are not cut
@@ -47,7 +47,14 @@ def capture() -> None:
 )
 @click.option("--stop-at-eos", is_flag=True, help="Let requests end by themselves.")
 @click.option("--concurrency", type=Number(1), default=2, show_default=True)
-@click.option("--timeout", "timeout_s", type=float, default=600.0, show_default=True, help="s")
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=Real(0, min_open=True),
+    default=600.0,
+    show_default=True,
+    help="s without a byte; an answer has as much, and what its bytes take at 256 KiB/s.",
+)
 @click.option("--attempts", type=Number(1), default=5, show_default=True)
 @click.option("--api-key", help="Sent as a bearer token.")
 @click.option(

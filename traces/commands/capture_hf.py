@@ -14,7 +14,7 @@ from hisparse_sim.traces.commands.options import (
     refuse_replacing,
 )
 from hisparse_sim.traces.commands.prompt_options import prompt_options
-from hisparse_sim.traces.commands.values import Number, Output, refuse_without
+from hisparse_sim.traces.commands.values import Number, Output, Real, refuse_without
 from hisparse_sim.traces.files import refuse_same, refuse_unwritable
 from hisparse_sim.traces.terminal import note
 
@@ -50,9 +50,7 @@ from hisparse_sim.traces.terminal import note
     help="Of a row: sorted, or best first.",
 )
 @click.option("--sample", is_flag=True, help="Decode what the model says, not what the text says.")
-@click.option(
-    "--temperature", type=click.FloatRange(0), default=1.0, show_default=True, help="Of --sample."
-)
+@click.option("--temperature", type=Real(0), default=1.0, show_default=True, help="Of --sample.")
 @click.option(
     "--indexer",
     metavar="train|FILE",

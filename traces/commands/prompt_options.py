@@ -28,5 +28,11 @@ prompt_options = combined(
         help="Only these: short, medium, long.",
     ),
     click.option("--count", type=Number(1), help="So many of them; of LongBench at random."),
-    click.option("--seed", default=0, show_default=True, help="Of that choice."),
+    click.option(
+        "--seed",
+        type=Number(0, 2**63 - 1),
+        default=0,
+        show_default=True,
+        help="Of that choice.",
+    ),
 )

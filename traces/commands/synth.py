@@ -43,7 +43,7 @@ def _shapes() -> Iterable[str]:
 @layer_option
 @click.option("--requests", type=Number(1), help="[default: 1]")
 @click.option("--distinct", type=Number(1), help="Positions that a shape goes through.")
-@click.option("--seed", type=int, help="[default: 0]")
+@click.option("--seed", type=Number(0, 2**63 - 1), help="[default: 0]")
 @quiet_option
 def synth(
     profile: str | None,

@@ -7,9 +7,12 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from reprlib import repr as clipped
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from hisparse_sim.traces.documents import LEAST_AMOUNT, MOST_AMOUNT, MOST_COUNT
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -28,9 +31,12 @@ def whole(text: str) -> int:
     digits = text.strip().lower()
     unit = _UNITS.get(digits[-1:], 1)
     try:
-        return int(digits if unit == 1 else digits[:-1]) * unit
+        number = int(digits if unit == 1 else digits[:-1]) * unit
     except ValueError:
-        raise ValueError(f"{text!r} is not a whole number such as 4096 or 64k") from None
+        raise ValueError(f"{clipped(text)} is not a whole number such as 4096 or 64k") from None
+    if abs(number) >= 2**63:
+        raise ValueError(f"{clipped(text)} is a number of more than 64 bits")
+    return number
 
 
 def wholes(text: str) -> Sequence[int]:
@@ -41,16 +47,16 @@ def wholes(text: str) -> Sequence[int]:
     if span := _SPAN.fullmatch(text.strip()) or _GRID.fullmatch(text.strip()):
         first, last, step = (*map(whole, span.groups()), 1)[:3]
         if step < 1 or last < first:
-            raise ValueError(f"{text!r} is an empty range")
+            raise ValueError(f"{clipped(text)} is an empty range")
         values = range(first, last + 1, step)
         if len(values) > _MOST_VALUES:
-            raise ValueError(f"{text!r} are {len(values):,} numbers")
+            raise ValueError(f"{clipped(text)} are {len(values):,} numbers")
         return values
     return [whole(text)]
 
 
 class Number(click.IntRange):
-    """A whole number within bounds, as `whole` reads it."""
+    """A whole number within bounds, as `whole` reads it; without another at most MOST_COUNT."""
 
     name = "number"
 
@@ -60,7 +66,19 @@ class Number(click.IntRange):
                 value = whole(value)
             except ValueError as error:
                 self.fail(str(error), param, ctx)
+        if self.max is None and value > MOST_COUNT:
+            self.fail(f"{value} is above {MOST_COUNT}", param, ctx)
         return super().convert(value, param, ctx)
+
+
+class Real(click.FloatRange):
+    """A finite number within bounds; one that is not 0 is at least 1e-9 and at most 1e18."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        if number != 0 and not LEAST_AMOUNT <= abs(number) <= MOST_AMOUNT:
+            self.fail(f"{number} is not between {LEAST_AMOUNT:g} and {MOST_AMOUNT:g}", param, ctx)
+        return number
 
 
 def several(
@@ -86,6 +104,8 @@ def several(
         for value in values:
             if least is not None and not value >= least:
                 raise click.BadParameter(f"{value} is not at least {least}")
+            if kind is int and value > MOST_COUNT:
+                raise click.BadParameter(f"{value} is above {MOST_COUNT}")
         return tuple(dict.fromkeys(values) if distinct else values)
 
     return parse
@@ -103,7 +123,7 @@ def step_range(
     except ValueError:
         steps = (0, 0)
     if not colon or steps[0] >= steps[1]:
-        raise click.BadParameter(f"{given!r} is not FIRST:STOP, as in 0:500 or 100:")
+        raise click.BadParameter(f"{clipped(given)} is not FIRST:STOP, as in 0:500 or 100:")
     return steps
 
 

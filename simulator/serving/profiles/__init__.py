@@ -15,13 +15,11 @@ from pathlib import Path
 from reprlib import repr as clipped
 from typing import Any
 
-from hisparse_sim.traces.documents import parse_toml, read_toml
+from hisparse_sim.traces.documents import LEAST_AMOUNT, MOST_AMOUNT, parse_toml, read_toml
 from hisparse_sim.traces.errors import TraceError
 
 KINDS = ("measured", "published", "modelled")
 SECTIONS = ("models", "hardware", "links")
-# What a figure can be, whatever it counts: products and quotients of a few stay finite.
-LEAST_POSITIVE, MOST = 1e-9, 1e18
 FORMER_FIGURES = {"item_ns": "entry_ns"}  # names in profiles of earlier versions
 
 
@@ -62,13 +60,13 @@ class Profile:
         if key not in self.figures and default is not None:
             return default
         value = self._number(key)
-        if not (LEAST_POSITIVE if positive else 0) <= value <= MOST:
-            least = f"above {LEAST_POSITIVE:g}" if positive else ">= 0"
-            raise self._wrong(key, f"a number {least} and up to {MOST:g}")
+        if not (LEAST_AMOUNT if positive else 0) <= value <= MOST_AMOUNT:
+            least = f"above {LEAST_AMOUNT:g}" if positive else ">= 0"
+            raise self._wrong(key, f"a number {least} and up to {MOST_AMOUNT:g}")
         return value
 
     def count(
-        self, key: str, default: int | None = None, *, least: int = 0, most: int = int(MOST)
+        self, key: str, default: int | None = None, *, least: int = 0, most: int = int(MOST_AMOUNT)
     ) -> int:
         """The figure `key` as a whole number; ProfileError as `number`."""
         if key not in self.figures and default is not None:

@@ -34,14 +34,19 @@ _MOST_BANDS = 6  # more of them are one grey
 
 
 def rolling_misses(
-    curves: pd.DataFrame, *, window: int = 100, provenance: str = "", axes: "Axes | None" = None
+    curves: pd.DataFrame,
+    *,
+    window: int | None = None,
+    provenance: str = "",
+    axes: "Axes | None" = None,
 ) -> "Axes":
     """Draw rolling curves of misses or swap-in time (the columns of `curves.rolling_curves`), a
     line per policy and buffer.
 
     The band spans the 10th to 90th percentile of the smoothed layers; more than six lines have
-    none. `window`: that of the curves; `provenance` stands in the corner (default: the trace)."""
+    none. `window` (default: the column) and `provenance` (default: the trace) are told."""
     timed = "swap_in_us" in curves
+    window = window or int(curves["window"].iloc[0])
     drawn = "swap_in_us" if timed else "misses_per_step"
     with styled():
         policies = list(dict.fromkeys(curves["policy"]))
@@ -78,7 +83,7 @@ def miss_ratio(rows: pd.DataFrame, *, axes: "Axes | None" = None) -> "Axes":
     where a policy was replayed; a line without any was counted at every size, a thin one is
     interpolated between markers. Raises ValueError for other tables.
     """
-    rows = rows.assign(method=rows["method"] if "method" in rows else "replay")
+    rows = rows.assign(method=rows.get("method", "replay"))
     sums = totals(rows, ["policy", "buffer", "method"]).sort_values("buffer", kind="stable")
     policies = list(dict.fromkeys(rows["policy"]))
     with styled():
