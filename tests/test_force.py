@@ -48,7 +48,7 @@ def test_refused_before_any_work(command: str, folder: Path) -> None:
     found = run(command)
     assert found.exit_code == 2, found.output
     assert found.stderr.splitlines()[-1] == (
-        f"Error: {OUT} is a trace already: name another file, or replace it with --force"
+        f"Error: {OUT} is an existing trace: name another file, or overwrite it with --force"
     )
     assert Path(OUT).read_bytes() == before
     assert sorted(folder.iterdir()) == there

@@ -42,34 +42,34 @@ FORMER_MODES = {"oracle": "zero-cost"}
     type=Number(1),
     default=256,
     show_default=True,
-    help="Requests at a time, over all ranks.",
+    help="Concurrent requests over all ranks.",
 )
 @click.option(
     "--buffer",
     "buffers",
     multiple=True,
     callback=several(int),
-    help="Candidates.  [default: 5 sizes]",
+    help="Buffer sizes to try.  [default: five sizes]",
 )
 @click.option(
     "--ratio",
     "ratios",
     multiple=True,
     callback=several(int),
-    help="Candidates.  [default: 1 to 20]",
+    help="Ratios to try.  [default: 1 to 20]",
 )
 @click.option(
     "--mode",
     type=RenamedChoice(["hisparse", "prefetch", "overlap", "zero-cost"], FORMER_MODES),
     default="hisparse",
     show_default=True,
-    help="How copies are waited for.",
+    help="How swap-in and compute overlap, see `serve`.",
 )
 @policy_option
-@click.option("--max-tpot-ms", type=POSITIVE, help="Latency target.")
-@click.option("--max-miss-rate", type=Real(0, 1), help="Miss target, 0 to 1.")
+@click.option("--max-tpot-ms", type=POSITIVE, help="Latency target: time per output token.")
+@click.option("--max-miss-rate", type=Real(0, 1), help="Target for the miss rate, 0 to 1.")
 @click.option("--config", metavar="JSON", help="Check this --hisparse-config instead.")
-@click.option("--candidates", is_flag=True, help="Show every candidate, not the Pareto front.")
+@click.option("--candidates", is_flag=True, help="Show all candidates, not only the Pareto front.")
 @output_options
 def plan(
     concurrency: int,
@@ -152,7 +152,7 @@ def plan(
     "modes",
     multiple=True,
     type=RenamedChoice(["baseline", "hisparse", "prefetch", "overlap", "zero-cost"], FORMER_MODES),
-    help="May be repeated.  [default: baseline, hisparse, zero-cost]",
+    help="Repeat for several.  [default: baseline, hisparse, zero-cost]",
 )
 @click.option(
     "--buffer", type=Number(1), default=4096, show_default=True, help="device_buffer_size."
@@ -164,16 +164,20 @@ def plan(
     "concurrencies",
     multiple=True,
     callback=several(int),
-    help="Closed loop; several values make a curve.  [default: 256]",
+    help="Closed loop with so many requests; several values make a curve.  [default: 256]",
 )
-@click.option("--rate", type=POSITIVE, help="Open loop: requests a second.")
-@click.option("--requests", type=Number(1), help="[default: four times the concurrency, or 1000]")
+@click.option("--rate", type=POSITIVE, help="Open loop: arrivals per second.")
+@click.option(
+    "--requests",
+    type=Number(1),
+    help="How many in all.  [default: four times the concurrency, or 1000]",
+)
 @click.option(
     "--range-ratio",
     type=Real(0, 1, min_open=True),
     default=1.0,
     show_default=True,
-    help="Lengths are uniform in [this x length, length].",
+    help="Draw lengths uniformly from [this x length, length].",
 )
 @click.option("--seed", type=Number(0, 2**63 - 1), default=0, show_default=True)
 @output_options
@@ -193,9 +197,9 @@ def serve(
 ) -> None:
     """Simulate serving over time: throughput, latency, and where the time goes.
 
-    `plan` finds the buffer and ratio to give. Modes: baseline has the whole KV on the GPU; hisparse
-    swaps in before every attention, as the engine does; prefetch and overlap hide copies; zero-cost
-    is the bound in which copies take no time.
+    `plan` finds a buffer and a ratio. Modes: baseline keeps the whole KV cache on the GPU; hisparse
+    swaps in before every attention, as the engine does; prefetch and overlap hide copies behind
+    compute; zero-cost is the bound at which copies take no time.
 
     \b
     hisparse-sim serve --concurrency 8,16,32,64,128,256
@@ -241,7 +245,11 @@ def serve(
 @trace_options
 @policy_option
 @engine_option("")
-@click.option("--plot", type=Output(*FIGURE_SUFFIXES), help="Curves beside published points.")
+@click.option(
+    "--plot",
+    type=Output(*FIGURE_SUFFIXES),
+    help="Figure of our throughput curves beside published points.",
+)
 @output_options
 def reproduce(
     traces: tuple[str, ...],
@@ -253,7 +261,7 @@ def reproduce(
     form: str | None,
     output: Path | None,
 ) -> None:
-    """Redo published figures: published, ours, error, how, and what is unexplained.
+    """Reproduce published figures: published, ours, error, how, and what is unexplained.
 
     \b
     hisparse-sim reproduce

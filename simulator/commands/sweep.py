@@ -46,7 +46,8 @@ from hisparse_sim.traces.terminal import wrote
     "ratios",
     multiple=True,
     callback=several(int, least=1),
-    help="host_to_device_ratio: adds what fits into memory and the bytes over the link.",
+    help="host_to_device_ratio: add how many requests fit into memory, and the bytes over the "
+    "link.",
 )
 @model_option
 @kv_dtype_option
@@ -55,21 +56,21 @@ from hisparse_sim.traces.terminal import wrote
     type=Real(0, min_open=True),
     default=30.0,
     show_default=True,
-    help="GPU memory left for KV, per GPU.",
+    help="With --ratio: memory for the KV cache on each GPU.",
 )
 @click.option(
     "--host-gib",
     type=Real(0, min_open=True),
     default=250.0,
     show_default=True,
-    help="Host memory for the KV pool, per GPU.",
+    help="With --ratio: host memory for the KV cache of each GPU.",
 )
 @click.option(
     "--output-len",
     type=Number(0, 2**31 - 1),
     default=0,
     show_default=True,
-    help="Tokens that a request still grows by after the trace, for memory.",
+    help="With --ratio: tokens by which requests still grow after the trace.",
 )
 @swap_in_options
 @output_options
@@ -83,10 +84,10 @@ def sweep(
     quiet: bool,
     **options: Any,
 ) -> None:
-    """Misses of every policy at every buffer size.
+    """Count the misses of policies at several buffer sizes.
 
-    TRACE: trace files or globs; the bundled sample if there is none. With -o an interrupted sweep
-    goes on with the same command: FILE.partial keeps what is finished.
+    TRACE: trace files or globs; the bundled sample if none is given. With -o, the same command
+    resumes an interrupted sweep: FILE.partial keeps the finished work.
 
     \b
     hisparse-sim sweep --buffer 4096 --ratio 8
@@ -153,7 +154,7 @@ def sweep(
     "--format",
     "form",
     type=click.Choice(FILE_FORMATS),
-    help="Data instead of a figure.",
+    help="Write data in place of a figure.",
 )
 @click.option(
     "-o",
@@ -173,10 +174,10 @@ def curve(
     quiet: bool,
     **options: Any,
 ) -> None:
-    """Draw misses per step, or their time, over a rolling window.
+    """Draw the misses of decode steps, or their time, as a rolling mean.
 
-    One line per policy and buffer, the mean over layers, with a band over them. The default policy
-    is lru.
+    One line per policy and buffer: the mean over layers, with a band for their spread. The default
+    policy is lru.
 
     \b
     hisparse-sim curve -o curve.svg
