@@ -20,7 +20,7 @@ COMMANDS = {
     "synth": "synth --shape cyclic --top-k 8 --context 99 --distinct 40 --steps 3",
     "convert": "convert rows.npy --prompt-len 20 --provenance synthetic",
     "sample": "sample in.parquet --steps 0:5",
-    "export": "export in.parquet",
+    "export": "export in.parquet --to oraclegeneral",
     "capture sglang": f"capture sglang --url URL --model m --layers {MODEL.num_layers} --top-k "
     f"{MODEL.top_k} --max-new-tokens {NEW_TOKENS} --prompts prompts.txt",
 }

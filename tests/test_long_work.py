@@ -69,7 +69,7 @@ def test_an_interrupted_sweep_goes_on(
     interrupting.ran.clear()
     again = run("sweep", path, *options, "-o", out)
     assert again.exit_code == 0, again.output
-    assert f"resuming from the finished work {kept} holds" in again.stderr
+    assert f"resuming from the finished work in {kept}" in again.stderr
     assert {layer for layer, _ in interrupting.ran} == {3}
     assert out.read_text() == whole.read_text()
     assert sorted(file.name for file in tmp_path.iterdir()) == [
