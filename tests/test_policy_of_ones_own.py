@@ -250,7 +250,7 @@ def test_a_state_that_compiled_code_cannot_take(made: Any, sentence: str) -> Non
         "import hisparse_sim as hs; table = hs.policies(); import hisparse_sim.policies",
         "import hisparse_sim.policies; import hisparse_sim as hs; table = hs.policies()",
         "from hisparse_sim import policies; table = policies()",
-        "from hisparse_sim.policies import LRU as _; import hisparse_sim as hs; table = hs.policies()",
+        "from hisparse_sim.policies import LRU; import hisparse_sim as hs; table = hs.policies()",
     ],
 )
 def test_policies_is_a_room_and_a_table_in_any_order(program: str) -> None:

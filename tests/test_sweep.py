@@ -23,6 +23,7 @@ from hisparse_sim.simulator.replay import replay_part, sweeping
 from hisparse_sim.simulator.replay.metrics import excess_over_min, rolling_mean, tidy_row
 from hisparse_sim.simulator.serving.costs import add_costs
 from hisparse_sim.simulator.serving.models import load_model
+from hisparse_sim.simulator.serving.scenario import deployment_of
 from hisparse_sim.traces import TraceError
 from hisparse_sim.traces.machine_code import machine_code_folder
 
@@ -346,7 +347,7 @@ def test_prices_do_not_change_the_default_buffers(path: Path) -> None:
     )
     rows = pd.read_csv(StringIO(priced.stdout))
     model = replace(load_model("glm-5.1"), top_k=8)
-    wanted = add_costs(hs.sweep(path, ["lru"], [8]), model, [4]).iloc[0]
+    wanted = add_costs(hs.sweep(path, ["lru"], [8]), deployment_of(model), [4]).iloc[0]
     found = rows[(rows["policy"] == "lru") & (rows["buffer"] == 8)].iloc[0]
     for column in ("bytes_per_step", "hot_buffer_bytes", "requests_per_gpu"):
         assert found[column] == wanted[column]

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from hisparse_sim.traces.file.given import OneTrace, Traces, as_trace, as_traces, sample_path
     from hisparse_sim.traces.file.in_memory import trace_from_array, trace_from_frame
     from hisparse_sim.traces.file.metadata import PROVENANCES, Metadata
-    from hisparse_sim.traces.file.reader import Part, Trace, open_trace
+    from hisparse_sim.traces.file.parts import Part
+    from hisparse_sim.traces.file.reader import Trace, open_trace
     from hisparse_sim.traces.file.sampling import sample
     from hisparse_sim.traces.file.summary import LayerInfo, TraceInfo, info
     from hisparse_sim.traces.file.validation import Validation, validate
@@ -65,7 +66,7 @@ _MODULE_OF = {
     "trace_from_frame": "file.in_memory",
     "PROVENANCES": "file.metadata",
     "Metadata": "file.metadata",
-    "Part": "file.reader",
+    "Part": "file.parts",
     "Trace": "file.reader",
     "open_trace": "file.reader",
     "sample": "file.sampling",

@@ -8,17 +8,13 @@ from typing import Any
 
 import click
 
+from hisparse_sim.simulator.commands.answers import asked, one_trace, say, write, write_document
 from hisparse_sim.simulator.commands.setting_options import (
     POSITIVE,
-    asked,
     deployment_options,
     engine_option,
-    one_trace,
     policy_option,
-    say,
     trace_options,
-    write,
-    write_document,
 )
 from hisparse_sim.simulator.views import FIGURE_SUFFIXES
 from hisparse_sim.traces.commands.options import announcer, output_form, output_options
@@ -242,7 +238,7 @@ def serve(
 
 
 @click.command()
-@trace_options
+@trace_options("sample")
 @policy_option
 @engine_option("")
 @click.option(

@@ -15,7 +15,7 @@ from hisparse_sim.simulator.commands.replay_options import (
     selection,
     traces_argument,
 )
-from hisparse_sim.simulator.commands.setting_options import kv_dtype_option
+from hisparse_sim.simulator.commands.setting_options import kv_dtype_option, machine_options
 from hisparse_sim.simulator.views import FIGURE_SUFFIXES
 from hisparse_sim.traces.commands.options import (
     FILE_FORMATS,
@@ -24,9 +24,14 @@ from hisparse_sim.traces.commands.options import (
     output_form,
     output_options,
 )
-from hisparse_sim.traces.commands.values import Number, Real, Renamed, refuse_without, several
+from hisparse_sim.traces.commands.values import Number, Renamed, refuse_without, several
 from hisparse_sim.traces.files import refuse_input
 from hisparse_sim.traces.terminal import wrote
+
+COSTS = (  # options that say what costs are of
+    "kv_dtype hardware layout mem_fraction_static device_pool_gib max_total_tokens host_gib"
+    " host_memory_gib engine output_len"
+).split()
 
 
 @click.command()
@@ -50,21 +55,7 @@ from hisparse_sim.traces.terminal import wrote
     "link.",
 )
 @model_option
-@kv_dtype_option
-@click.option(
-    "--device-pool-gib",
-    type=Real(0, min_open=True),
-    default=30.0,
-    show_default=True,
-    help="With --ratio: memory for the KV cache on each GPU.",
-)
-@click.option(
-    "--host-gib",
-    type=Real(0, min_open=True),
-    default=250.0,
-    show_default=True,
-    help="With --ratio: host memory for the KV cache of each GPU.",
-)
+@machine_options
 @click.option(
     "--output-len",
     type=Number(0, 2**31 - 1),
@@ -102,7 +93,11 @@ def sweep(
     form = output_form(form, output)
     memory = bool(options["ratios"] or options["model"])
     link = options["link"] is not None
-    refuse_without("--ratio", memory, "--device-pool-gib", "--host-gib", "--output-len")
+    refuse_without(
+        *("--ratio", memory, "--hardware", "--layout", "--mem-fraction-static"),
+        *("--device-pool-gib", "--max-total-tokens", "--host-memory", "--host-gib", "--engine"),
+        "--output-len",
+    )
     refuse_without("--link", link, "--kernel", "--batch")
     refuse_without("--ratio or --link", memory or link, "--kv-dtype", "--profiles")
     opened = open_traces(traces, options.pop("provenance"))
@@ -129,8 +124,7 @@ def sweep(
     else:
         parameters = selection(swept, options)
         if "model" in rows or "link" in rows:
-            costs = ("kv_dtype", "device_pool_gib", "host_gib", "output_len")
-            parameters |= {name: options[name] for name in costs}
+            parameters |= {name: options[name] for name in COSTS}
         write_rows(stamped(rows, swept.digests, options["seed"], parameters), form, output)
     wrote(output, quiet)
     end(swept, keep, quiet)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hisparse_sim.simulator.replay.curves import rolling_curves
     from hisparse_sim.simulator.replay.replaying import PartReplay, Replay, replay, replay_part
-    from hisparse_sim.simulator.replay.sweeping import Sweep, sweep
+    from hisparse_sim.simulator.replay.sweeping import sweep
+    from hisparse_sim.simulator.replay.swept import Sweep
 
 __all__ = [
     "PartReplay",
@@ -28,7 +29,7 @@ _MODULE_OF = {
     "replay": "replaying",
     "replay_part": "replaying",
     "rolling_curves": "curves",
-    "Sweep": "sweeping",
+    "Sweep": "swept",
     "sweep": "sweeping",
 }
 

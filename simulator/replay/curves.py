@@ -8,7 +8,7 @@ import pandas as pd
 
 from hisparse_sim.simulator.replay.coverage import SELECTED
 from hisparse_sim.simulator.replay.metrics import Misses, rolling_mean
-from hisparse_sim.simulator.replay.sweeping import Piece, Run, Sweep
+from hisparse_sim.simulator.replay.swept import Piece, Run, Sweep
 from hisparse_sim.traces.file.units import refuse_blocks
 
 _OF_TRACES = ("trace", "provenance", "unit")

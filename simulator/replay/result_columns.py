@@ -55,9 +55,9 @@ _NUMBERS: Mapping[str, _Number] = {
     **dict.fromkeys(("published", "ours", "error"), _ANY),
 }
 TEXTS = frozenset(  # with the seed, an identifier of up to 63 bits
-    "flags gap how kv_dtype limit link load machine mode model parameters policy provenance reason"
-    " request seed selected_layers selected_requests selected_steps source start swap_in_kernel"
-    " trace trace_sha256 unit version what".split()
+    "engine flags gap hardware how kv_dtype limit link load machine mode model parameters policy"
+    " provenance reason request seed selected_layers selected_requests selected_steps source start"
+    " swap_in_kernel trace trace_sha256 unit version what".split()
 )
 _FLAGS = frozenset(("best", "meets"))
 _LISTS = frozenset(("us",))  # of numbers

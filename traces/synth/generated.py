@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from hisparse_sim.traces.demand import Demand
-from hisparse_sim.traces.file.layout import Part
+from hisparse_sim.traces.file.parts import Part
 from hisparse_sim.traces.file.reader import Trace
 from hisparse_sim.traces.synth.generator import Profile, generate, layer_noise, metadata, reshaped
 
