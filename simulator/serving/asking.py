@@ -24,7 +24,7 @@ from hisparse_sim.simulator.serving.plan import (
 from hisparse_sim.simulator.serving.prediction import Setting, serve_all
 from hisparse_sim.simulator.serving.reproduce import Progress, table
 from hisparse_sim.simulator.serving.reproduce import reproduce as redo
-from hisparse_sim.simulator.serving.scenario import scenario_of
+from hisparse_sim.simulator.serving.scenario import scenario_of, several, takes_scenario
 from hisparse_sim.traces import OneTrace, as_trace
 from hisparse_sim.traces.notebook import shown
 
@@ -76,11 +76,12 @@ class Serving:
         return shown("Serving", self.notes, self.rows)
 
 
+@takes_scenario
 def plan(
     *,
     concurrency: int = DEFAULT_CONCURRENCY,
-    buffers: Iterable[int] | None = None,
-    ratios: Iterable[int] | None = None,
+    buffers: int | Iterable[int] | None = None,
+    ratios: int | Iterable[int] | None = None,
     mode: str = "hisparse",
     policy: str | Policy = "lru",
     max_tpot_ms: float | None = None,
@@ -105,18 +106,19 @@ def plan(
         aim,
         misses_of,
         policy.name,
-        buffers or DEFAULT_BUFFERS,
-        ratios or DEFAULT_RATIOS,
+        several(buffers) or DEFAULT_BUFFERS,
+        several(ratios) or DEFAULT_RATIOS,
         other_policies=() if asked.miss_curve else OTHER_POLICIES,
         linked=load_hardware(LINKED, asked.profiles),
     )
     return Planned(**vars(found), setting=setting, aim=aim, origin=origin, notes=notes)
 
 
+@takes_scenario
 def check_config(
     config: str, *, concurrency: int = DEFAULT_CONCURRENCY, **scenario: Any
 ) -> list[Finding]:
-    """What is wrong with a --hisparse-config (JSON) for a deployment and load, and what it is worth.
+    """What is wrong with a --hisparse-config (JSON) for a deployment and load, and its worth.
 
     `scenario`: fields of `Scenario`. No finding of severity error: the engine starts with it.
     """
@@ -126,13 +128,14 @@ def check_config(
     return config_check.check_config(config, setting, aim, misses_of)
 
 
+@takes_scenario
 def serve(
     *,
-    modes: Iterable[str] | None = None,
+    modes: str | Iterable[str] | None = None,
     buffer: int = 4096,
     ratio: int = 4,
     policy: str | Policy = "lru",
-    concurrencies: Iterable[int] | None = None,
+    concurrencies: int | Iterable[int] | None = None,
     rate: float | None = None,
     requests: int | None = None,
     range_ratio: float = 1.0,
@@ -157,13 +160,13 @@ def serve(
     rows = serve_all(
         setting,
         misses_of,
-        modes or DEFAULT_MODES,
+        several(modes) or DEFAULT_MODES,
         buffer,
         ratio,
         policy.name,
         asked.prompt,
         asked.output_len,
-        concurrencies=concurrencies or ((DEFAULT_CONCURRENCY,) if rate is None else ()),
+        concurrencies=several(concurrencies) or ((DEFAULT_CONCURRENCY,) if rate is None else ()),
         rate_per_s=rate,
         requests=requests,
         range_ratio=range_ratio,

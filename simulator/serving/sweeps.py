@@ -27,6 +27,7 @@ from hisparse_sim.simulator.serving.costs import (
 from hisparse_sim.simulator.serving.latency import load_link
 from hisparse_sim.simulator.serving.memory import PAGE_TOKENS, check_buffer
 from hisparse_sim.simulator.serving.models import Model
+from hisparse_sim.simulator.serving.scenario import several
 from hisparse_sim.traces import OneTrace, Trace, Traces, as_trace, as_traces
 from hisparse_sim.traces.file.units import TOKEN, plural
 from hisparse_sim.traces.notebook import shown
@@ -129,8 +130,7 @@ def sweep(
     """
     of = as_traces(traces)
     sizes = _sizes(of, buffers)
-    wanted = () if ratios is None else tuple(ratios) if isinstance(ratios, Iterable) else (ratios,)
-    wanted = wanted or (DEFAULT_RATIO,) * (model is not None)
+    wanted = several(ratios) or (DEFAULT_RATIO,) * (model is not None)
     chosen, notes = _model(of, model, profiles, needed=bool(wanted or link))
     swap_in = _swap_in(link, kernel, batch, kv_dtype, chosen, profiles)
     check_costs(wanted, device_pool_gib, host_gib)
@@ -250,7 +250,7 @@ def curve(
 def _sizes(traces: Sequence[Trace], buffers: int | Iterable[int] | None) -> tuple[int, ...]:
     if buffers is None:
         return default_buffers(max(trace.metadata.top_k for trace in traces))
-    return tuple(buffers) if isinstance(buffers, Iterable) else (buffers,)
+    return several(buffers) or ()
 
 
 def _page_notes(sizes: Iterable[int]) -> list[str]:
