@@ -1,11 +1,11 @@
-"""Fits the factors of simulator/serving/roofline.py to the shipped step-time tables, and says how far
-a table is missed that was left out.
+"""Fits the factors of simulator/serving/roofline.py to the shipped step-time tables, and says how
+far a machine is missed that was left out.
 
     python benchmarks/fit_roofline.py
 
 In prefill the tables cannot tell the exchange between GPUs from arithmetic: its factor is set, to
-collectives that reach half of the links' rate. Prompts shorter than 4,096 tokens, where fixed times rule, and
-instances of several nodes do not shape the prefill factors.
+collectives that reach half of the links' rate. Prompts shorter than 4,096 tokens, where fixed times
+rule, and instances of several nodes do not shape the prefill factors.
 """
 
 from __future__ import annotations

@@ -161,7 +161,8 @@ def python() -> str:
             parts.append(_described(scenario))
     parts.append(
         "## Figures\n\n`hs.figures` draws tidy tables: each function takes rows, draws into "
-        "`axes` or a new figure, and returns the matplotlib Axes. `hs.figures.save(drawn, path)` writes it."
+        "`axes` or a new figure, and returns the matplotlib Axes. `hs.figures.save(drawn, path)` "
+        "writes it."
     )
     parts += _module(FIGURES, told)
     parts.append(

@@ -210,8 +210,8 @@ def test_gpus_that_pull_at_once():
 
 
 def test_shipped_ceilings():
-    """Four H200 got 154.3 GB/s of 221 and eight are taken to get twice as much; a Grace gives its one
-    GPU all, and two of them 167 each instead of 201."""
+    """Four H200 got 154.3 GB/s of 221 and eight are taken to get twice as much; a Grace gives its
+    one GPU all, and two of them 167 each instead of 201."""
     link = load_link("h200-pcie5")
     [copy] = [
         row

@@ -87,8 +87,8 @@ def test_every_shipped_link_loads_and_says_where_it_is_from():
 
 
 def test_the_pace_of_one_request_goes_with_the_round_trip():
-    # 1,191.19 ns over PCIe 5 and 100.7 ns an entry of 1,152 bytes: 13.6 kB in flight. The same bytes
-    # every 618 ns are an entry every 52.3 ns; the first comes 0.573 us sooner.
+    # 1,191.19 ns over PCIe 5 and 100.7 ns an entry of 1,152 bytes: 13.6 kB in flight. The same
+    # bytes every 618 ns are an entry every 52.3 ns; the first comes 0.573 us sooner.
     here, there = load_link("h200-pcie5"), load_link("gh200-c2c")
     for kernel in KERNELS:
         flying = here.kernels[kernel].bytes_in_flight(here.round_trip_ns, 1152)
@@ -106,9 +106,9 @@ def test_the_pace_of_one_request_goes_with_the_round_trip():
 
 
 def test_a_published_swap_in_over_c2c():
-    """arXiv 2608.07009, as two readers of it quote: a call of 16 requests at B = 2,048 takes 112 us on
-    an H200 and 29 on a GH200. The misses that give 112 there give 34 here, 17 % above; before the
-    latency was derived it was 44. Out of sample: nothing was chosen by it."""
+    """arXiv 2608.07009, as two readers of it quote: a call of 16 requests at B = 2,048 takes 112 us
+    on an H200 and 29 on a GH200. The misses that give 112 there give 34 here, 17 % above; before
+    the latency was derived it was 44. Out of sample: nothing was chosen by it."""
     h200, gh200 = load_link("h200-pcie5"), load_link("gh200-c2c")
     misses = 255
     assert swap_in_us(h200, "sglang", 16, misses, 2048, 1152) == pytest.approx(112, abs=0.1)

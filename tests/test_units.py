@@ -19,6 +19,7 @@ from hisparse_sim.simulator.serving.costs import SwapIn, add_costs, add_swap_in
 from hisparse_sim.simulator.serving.latency import load_link
 from hisparse_sim.simulator.serving.missing import layer_misses, read_miss_curve
 from hisparse_sim.simulator.serving.models import load_model
+from hisparse_sim.simulator.serving.scenario import deployment_of
 from hisparse_sim.simulator.views import figures
 from hisparse_sim.simulator.views.report import data, read_results
 from hisparse_sim.simulator.views.report.findings import answer
@@ -158,7 +159,7 @@ def test_the_library_refuses_them_too(blocks: Path) -> None:
     swap_in = SwapIn(load_link("h200-pcie5"), "sglang", 1, 1152)
     trace = open_trace(blocks)
     for price in (
-        lambda: add_costs(swept, load_model("glm-5.1"), [4]),
+        lambda: add_costs(swept, deployment_of(load_model("glm-5.1")), [4]),
         lambda: add_swap_in(swept, swept.rows, swap_in),
         lambda: rolling_curves(swept, 10, swap_in=swap_in),
         lambda: layer_misses(trace, "lru", 16),

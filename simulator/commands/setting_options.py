@@ -139,14 +139,7 @@ host_options = combined(
         help="Host memory for the pool of one GPU.  [default: its share of the machine's]",
     ),
 )
-deployment_options = combined(
-    click.option(
-        "--model",
-        type=Name(known_profiles("models")),
-        default=Scenario.model,
-        show_default=True,
-        help="Model profile.",
-    ),
+machine_options = combined(
     click.option(
         "--hardware",
         type=Name(known_profiles("hardware")),
@@ -179,6 +172,16 @@ deployment_options = combined(
     ),
     host_options,
     engine_option(),
+)
+deployment_options = combined(
+    click.option(
+        "--model",
+        type=Name(known_profiles("models")),
+        default=Scenario.model,
+        show_default=True,
+        help="Model profile.",
+    ),
+    machine_options,
     click.option(
         "--early-stops",
         is_flag=True,

@@ -1,6 +1,6 @@
-"""Replay of traces through policies: rows of a trace in, misses per step and tidy result rows out.
+"""Replay of traces against policies: rows of a trace in, misses per step and tidy result rows out.
 
-Names load their module when first used, so that the command line starts without compiled code.
+Names load their module on first use, so that the command line starts without compiled code.
 """
 
 from importlib import import_module

@@ -1,5 +1,5 @@
-"""What the rows of a replay cover: the trace by its digest, and which of its requests, layers and
-steps. Rows that are joined later are compared by it."""
+"""What the rows of a replay cover: the digest of the trace, and which of its requests, layers and
+steps. Rows are compared by it when they are joined later."""
 
 import hashlib
 import json
@@ -10,7 +10,7 @@ from hisparse_sim.traces import Part
 
 ALL = "all"
 SELECTED = ("selected_requests", "selected_layers", "selected_steps")
-_LONGEST = 200  # characters of a list of requests; of a longer one rows hold the digest
+_LONGEST = 200  # characters of a list of requests; rows hold the digest of a longer one
 
 
 class Covered(NamedTuple):
@@ -24,12 +24,12 @@ class Covered(NamedTuple):
 def coverage(
     sha256: str, parts: Sequence[Part], covered: Sequence[Covered], seed: int
 ) -> dict[str, Any]:
-    """Return the columns that say what was replayed of a trace, by its digest and all its parts;
-    equal for equal selections however they were asked for.
+    """Return the columns that say what was replayed of a trace, by its digest and all its parts: the
+    same for the same selection, in whatever way it was asked for.
 
     `seed`, `trace_sha256`, and three texts: `selected_requests` (a JSON list), `selected_layers`
-    ("9,24") and `selected_steps` ("0:256", the last one exclusive), each "all" where nothing is
-    left out. An interrupted sweep may have finished some layers of some requests: then
+    ("9,24") and `selected_steps` ("0:256", the end exclusive), each "all" where nothing is left
+    out. An interrupted sweep may have finished some layers of some requests: then
     `selected_requests` is a JSON object of lists of layers.
     """
     requests = list(dict.fromkeys(one.part.request for one in covered))

@@ -1,7 +1,7 @@
 """What is wrong with a policy that cannot be compiled, in one sentence.
 
-Numba answers a slip in a hook with pages about the types of the loop around it. The slips that
-happen are told apart here, by looking at the policy first and at Numba's text second.
+Numba answers a mistake in a hook with pages about the types of the loop around it. The common
+mistakes are told apart here, from the policy first and from Numba's text second.
 """
 
 import inspect

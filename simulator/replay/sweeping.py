@@ -1,4 +1,4 @@
-"""Sweeping policies and buffer sizes over traces, part by part, on any executor."""
+"""Sweeps of policies and buffer sizes over traces, part by part, on any executor."""
 
 import os
 from collections.abc import Callable, Iterable, Sequence
@@ -32,7 +32,7 @@ TINY = Demand("", 0, 1, _ONE, _ONE + 2, np.array([0, 1]), _ONE)
 
 
 class Task(NamedTuple):
-    """A part of a trace and the runs that share one read of it. Independent of all others,
+    """A part of a trace and the runs that share one read of it. Independent of other tasks, and
     picklable."""
 
     trace: Trace
@@ -44,7 +44,7 @@ class Task(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """How far a sweep is; a step counts once for every run."""
+    """Progress of a sweep; a step counts once per run."""
 
     steps: int
     total_steps: int
@@ -73,9 +73,9 @@ def sweep(
     `compare_min` adds `excess_over_min`, for which MIN (Belady) is replayed even if not asked for.
     `per_layer` gives a row per (request, layer) instead of one per (trace, policy, buffer). `jobs`
     threads (default: all cores) do the work, or any `executor` passed in. A KeyboardInterrupt ends
-    the sweep with what is finished. `keep` names a file to which all work is appended as it is
-    finished, and from which it is taken if the file is there and the trace, the settings and the
-    program are the same; remove it when the result is safe. An open `Kept` stays open, for that.
+    the sweep with the parts that are finished. `keep` names a file to which all work is appended as
+    it is finished, and from which it is taken if the file is there and the trace, the settings and
+    the program are the same; remove it when the result is safe. An open `Kept` stays open for that.
     The other arguments are those of `replay`.
 
     Raises what `replay` raises, and TraceError if another sweep holds the file of `keep`.
@@ -160,7 +160,7 @@ def available_cores() -> int:
 
 
 def rows_kept(trace: Trace, part: Part, steps: tuple[int, int] | None) -> int:
-    """Return how many rows of a part a selection of steps keeps."""
+    """Return the number of rows of a part that a selection of steps keeps."""
     if steps is None:
         return part.rows
     step, _ = trace.read_steps(part)
@@ -190,8 +190,8 @@ def _tasks(
     steps: tuple[int, int] | None,
     workers: int,
 ) -> list[tuple[Piece, Task]]:
-    """Cut the work that is not done. With few parts for the workers, a part is read more than once
-    to share its runs."""
+    """Divide the unfinished work. With fewer parts than workers, a part is read more than once so
+    that workers share its runs."""
     missing = [(piece, [run for run in runs if run not in piece.misses]) for piece in pieces]
     missing = [(piece, left) for piece, left in missing if left]
     most = -(-2 * workers // max(1, len(missing))) if workers > 1 else 1
@@ -204,7 +204,8 @@ def _tasks(
 
 
 def prepare(policies: Iterable[Policy]) -> None:
-    """Compile their loops now, so that neither threads nor rates wait for a compiler."""
+    """Compile their loops in advance, so that threads do not wait for the compiler and rates do not
+    include it."""
     for policy in dict.fromkeys(policies):
         replay_part(TINY, policy, 1)
 
@@ -215,8 +216,8 @@ def _execute(
     store: Callable[[Piece, Run, Finished], None],
     progress: Callable[[Progress], None] | None,
 ) -> None:
-    """Run all tasks and store what they come to; an interrupt leaves the rest undone, once those
-    that run have ended."""
+    """Run all tasks and store their results; after an interrupt, running tasks end and the others
+    are not started."""
     total_steps = sum(task.part.rows * len(task.runs) for _, task in tasks)
     done_steps = accesses = 0
     waiting = {executor.submit(run_task, task): (piece, task) for piece, task in tasks}

@@ -80,6 +80,12 @@ class Sweep:
         return max((piece.last_seq_len for piece in self.pieces), default=0)
 
     @property
+    def longest_output(self) -> int:
+        """Tokens that the longest request had generated at its last step, the last included."""
+        longest = max(self.pieces, key=lambda piece: piece.last_seq_len, default=None)
+        return longest.first_step + longest.covered.rows if longest else 0
+
+    @property
     def steps(self) -> pd.DataFrame:
         """Misses of every single step, for the policies and buffers of `rows`."""
         if not self.pieces:

@@ -101,7 +101,8 @@ def _values(config: Mapping[str, int], model: Model) -> Iterator[Finding]:
     if top_k != model.top_k:
         yield Finding(
             WARNING,
-            f"top_k {top_k} is not the {model.top_k} of {model.name}, which the engine uses instead",
+            f"top_k {top_k} is not the {model.top_k} of {model.name}, which the engine uses"
+            " instead",
         )
     if size < max(top_k, model.top_k):
         yield Finding(ERROR, f"device_buffer_size {size} is below top_k")
@@ -179,8 +180,8 @@ def _lengths(config: Mapping[str, int], setting: Setting, aim: Aim) -> Iterator[
         yield Finding(
             WARNING,
             f"{setting.deployment.engine.name} may never schedule such a request, nor those behind"
-            f" it: with ignore_eos it admits at most {length.output - 1:,} output tokens beside this"
-            " prompt (read in the source, not run)",
+            f" it: with ignore_eos it admits at most {length.output - 1:,} output tokens beside"
+            " this prompt (read in the source, not run)",
         )
 
 
@@ -211,8 +212,8 @@ def _verdict(
     yield Finding(
         NOTE,
         f"{ours['tokens_per_s']:,.0f} tokens/s at {ours['tpot_ms']:.1f} ms a token with"
-        f" {batch} {'request' if batch == 1 else 'requests'}/rank ({ours['limit']}); without HiSparse {without:,.0f}: {pays}"
-        " at this load",
+        f" {batch} {'request' if batch == 1 else 'requests'}/rank ({ours['limit']}); without"
+        f" HiSparse {without:,.0f}: {pays} at this load",
     )
 
 
