@@ -30,7 +30,12 @@ ROOMS = (
 LABELS = {"traces": "the files in traces/ itself", "policies": "policies/"}
 WAY = ("trace", "accesses", "replay", "rows", "cost", "view")
 QUARTER, HIGH, GAP, TOP = 76, 56, 10, 70
-COLOURS = {"traces": "#D7E8F5", "policies": "#FBE3CC", "simulator": "#D5EDE3", "gpu_replay": "#EBDDEC"}
+COLOURS = {
+    "traces": "#D7E8F5",
+    "policies": "#FBE3CC",
+    "simulator": "#D5EDE3",
+    "gpu_replay": "#EBDDEC",
+}
 FONT = "font-family='system-ui, sans-serif'"
 
 
