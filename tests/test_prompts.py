@@ -26,6 +26,13 @@ def test_a_name_that_is_not_utf8_is_written_out(tmp_path: Path) -> None:
     assert read_prompt_file(path) == [("caf\\xe9", "text")]
 
 
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    for name in ("pipe.jsonl", "pipe.txt"):
+        os.mkfifo(tmp_path / name)
+        with pytest.raises(TraceError, match="is a device or pipe, not a file"):
+            read_prompt_file(tmp_path / name)
+
+
 def test_ids_are_given_or_the_number_of_the_line(tmp_path: Path) -> None:
     path = written(
         tmp_path, {"text": "a"}, {"text": "b", "request": "x"}, {"text": "c", "request": 9}
