@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from hisparse_sim.policies import POLICIES, Policy, PolicyError, Setup, Step
     from hisparse_sim.policies.hook import hook
     from hisparse_sim.policies.per_token import lift
+    from hisparse_sim.simulator.mrc import mrc
     from hisparse_sim.simulator.replay import Replay, Sweep, replay
     from hisparse_sim.simulator.serving.asking import check_config, plan, reproduce, serve
     from hisparse_sim.simulator.serving.latency import measured_swap_ins, swap_in_us
@@ -50,6 +51,7 @@ _ROOM_OF = {
     "lift": "policies.per_token",
     "locality": "simulator.views.locality_view",
     "measured_swap_ins": "simulator.serving.latency",
+    "mrc": "simulator.mrc",
     "open_trace": "traces",
     "plan": "simulator.serving.asking",
     "policies": "policies",
@@ -83,6 +85,7 @@ __all__ = [
     "lift",
     "locality",
     "measured_swap_ins",
+    "mrc",
     "open_trace",
     "plan",
     "policies",

@@ -17,9 +17,16 @@ _COMMANDS = {
         "Draw misses per step, or their time, over a rolling window.",
     ),
     "gpu": (f"{_GPU}.gpu:gpu", "Replay and measure on an NVIDIA GPU."),
+    "mrc": (f"{_SIMULATOR}.mrc:mrc", "Misses at every buffer size, in one pass."),
     "policies": (f"{_SIMULATOR}.policies:list_policies", "List the policies, one line each."),
-    "plan": (f"{_SIMULATOR}.deployment:plan", "Choose device_buffer_size and host_to_device_ratio."),
-    "profiles": (f"{_SIMULATOR}.profiles:list_profiles", "Models, machines, links, engines and step times."),
+    "plan": (
+        f"{_SIMULATOR}.deployment:plan",
+        "Choose device_buffer_size and host_to_device_ratio.",
+    ),
+    "profiles": (
+        f"{_SIMULATOR}.profiles:list_profiles",
+        "Models, machines, links, engines and step times.",
+    ),
     "report": (f"{_SIMULATOR}.report:report", "One HTML page of what was found."),
     "reproduce": (f"{_SIMULATOR}.deployment:reproduce", "Redo published figures."),
     "serve": (
@@ -53,6 +60,7 @@ def cli() -> None:
 
     \b
     How many misses has my workload at this buffer size?   hisparse-sim sweep
+    And at every other size?                               hisparse-sim mrc
     How do they develop as a request goes on?              hisparse-sim curve
     What is in a trace of top-k positions?                 hisparse-sim trace info
 

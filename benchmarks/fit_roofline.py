@@ -1,11 +1,11 @@
-"""Fits the factors of simulator/serving/roofline.py to the shipped step-time tables, and says how far
-a table is missed that was left out.
+"""Fits the factors of simulator/serving/roofline.py to the shipped step-time tables, and says how
+far a machine is missed that was left out.
 
     python benchmarks/fit_roofline.py
 
 In prefill the tables cannot tell the exchange between GPUs from arithmetic: its factor is set, to
-collectives that reach half of the links' rate. Prompts shorter than 4,096 tokens, where fixed times rule, and
-instances of several nodes do not shape the prefill factors.
+collectives that reach half of the links' rate. Prompts shorter than 4,096 tokens, where fixed times
+rule, and instances of several nodes do not shape the prefill factors.
 """
 
 from __future__ import annotations
@@ -84,8 +84,10 @@ def main() -> None:
                 continue
             factors = fit(kept)
             error = np.abs([np.dot(row[0], factors) / row[1] - 1 for row in left])
-            print(f"  without {machine}: {np.median(error):.0%}, one in ten over"
-                  f" {np.quantile(error, 0.9):.0%}")
+            print(
+                f"  without {machine}: {np.median(error):.0%}, one in ten over"
+                f" {np.quantile(error, 0.9):.0%}"
+            )
 
 
 if __name__ == "__main__":

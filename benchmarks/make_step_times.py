@@ -19,8 +19,8 @@ from hisparse_sim.simulator.serving.steptimes import table_name
 
 FOLDER = Path(__file__).parents[1] / "simulator" / "serving" / "profiles" / "steptimes"
 MODELS = ("deepseek-v3.2", "glm-5.1", "glm-5.2")
-# Machines and layouts with kernel data, and where the model fits: AIConfigurator has none for experts
-# spread over the nodes of a GB200 rack (dp8-ep8) and, of these models, only DeepSeek's for 16 GPUs.
+# Machines and layouts with kernel data, where the model fits: AIConfigurator has none for experts
+# spread over the nodes of a GB200 rack (dp8-ep8), and for 16 GPUs those of DeepSeek's model alone.
 PLACES = {
     ("h200", "dp8-tp8"): MODELS,
     ("h200", "dp8-ep8"): MODELS,

@@ -12,7 +12,7 @@ from typing import Any
 import click
 import numpy as np
 
-from hisparse_sim.gpu_replay.commands.gpu import together_line
+from hisparse_sim.gpu_replay.bench.lines import together_line
 from hisparse_sim.gpu_replay.bench.results import read_rows
 from hisparse_sim.simulator.views.figures.style import COLOURS, HATCHES, STYLE
 from hisparse_sim.traces import atomic_path

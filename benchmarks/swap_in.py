@@ -16,10 +16,10 @@ from typing import Any
 import click
 
 from hisparse_sim.gpu_replay.bench.grid import compare, run_grid
-from hisparse_sim.gpu_replay.commands.gpu import HEADING, point_line
+from hisparse_sim.gpu_replay.bench.lines import HEADING, point_line
+from hisparse_sim.gpu_replay.bench.results import read_machine, read_rows, write_result
 from hisparse_sim.gpu_replay.harness.machine import describe_machine
 from hisparse_sim.gpu_replay.kernels.native_library import compile_native
-from hisparse_sim.gpu_replay.bench.results import read_machine, read_rows, write_result
 from hisparse_sim.gpu_replay.kernels.sglang import compile_sglang
 
 BATCHES = (1, 8, 32, 64)

@@ -26,13 +26,13 @@ import click
 from machine import describe_machine, describe_versions
 
 from hisparse_sim.traces.capture import models
-from hisparse_sim.traces.errors import TraceError
 from hisparse_sim.traces.capture.huggingface import Prompt, Settings, capture
 from hisparse_sim.traces.capture.indexer import Indexers, Shape, TrainedIndexer, save
 from hisparse_sim.traces.capture.indexer_training import average, evaluate, pieces, train
 from hisparse_sim.traces.capture.longbench import load_longbench
 from hisparse_sim.traces.capture.oracle import AttentionOracle
 from hisparse_sim.traces.capture.taps import Tap
+from hisparse_sim.traces.errors import TraceError
 
 Tokens = Sequence[int]
 

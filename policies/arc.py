@@ -1,14 +1,14 @@
 """Adaptive replacement cache: a recency list T1 and a frequency list T2, balanced by ghost hits.
 
-The four cases of the paper, applied to each miss in the order of the row after all hits of the
-step have moved to the safe end of T2. Deviations, all from simultaneous demand: everything that the
-step demands sits at the safe ends, so a victim is sought at the other end of the list that REPLACE
-names; if that list holds only demanded tokens, the victim comes from the other list (and joins that
-one's ghosts). Under a `staged` start every slot is in T1; empty slots of a `direct` start are taken
-before anything is evicted.
+The four cases of the paper, applied to each miss in the order of the row after all hits of the step
+have moved to the most recent end of T2. Deviations, all because a step accesses its positions at
+once: the slots of the step are at the most recent ends, so the victim is the least recent of the
+list that REPLACE names; if that list holds only slots of the step, the victim comes from the other
+list (and joins its ghosts). Under a `staged` start every slot is in T1; empty slots of a `direct`
+start are taken before anything is evicted.
 
-All four lists are logs: an element that moves is written again at the end, and the entry that it
-left is skipped when the old end reaches it. So a hit costs two stores and no pointer chase.
+All four lists are logs: an element that moves is appended again, and its former entry is skipped
+when the old end of the log reaches it. So a hit costs two stores and follows no pointers.
 
 Reference: Megiddo and Modha, FAST 2003, figure 4.
 """
@@ -91,7 +91,7 @@ def _forget(state: State, kind: int) -> None:
 
 @hook
 def _evict(state: State, step: Step, kind: int, start: Numbers, remember: bool) -> int:
-    """Take the least recent slot of T1 or T2; of the other if that holds only demanded tokens."""
+    """Take the least recent slot of T1 or T2; of the other if that holds only slots of the step."""
     for _ in range(2):
         i = state.oldest[kind]
         while i < start[kind]:
@@ -110,7 +110,7 @@ def _evict(state: State, step: Step, kind: int, start: Numbers, remember: bool) 
                 return int(slot)
         state.oldest[kind] = i
         kind = 1 - kind
-    return 0  # not reached: the step demands at most B positions, so every miss has a victim
+    return 0  # not reached: a step has at most B positions, so every miss has a victim
 
 
 @hook

@@ -1,27 +1,29 @@
-"""The optimum: evict what is demanded again farthest in the future.
+"""MIN, the offline optimum: evict the position whose next access is farthest in the future.
 
-Why no schedule of evictions misses less, although a whole step is demanded at once. Only what the
-slots hold matters for counts; an empty slot counts as a position that nobody demands. Let a
-schedule A first differ from ours in step t: it evicts a and keeps b, we evict b and keep a. Neither
-is demanded in t, and b's next demand is not before a's. We build a schedule A' that evicts b there,
-so that it agrees with ours in one more position, and then misses no more than A. As long as they
-differ, A' holds what A holds with one position c (at first a) in place of b, and one of two things
-is true: c's next demand is not after b's, or A' has missed one less. A' takes the victims of A in
-each later step, except:
+Why no schedule of evictions has fewer misses, although a step accesses all of its positions at
+once. Only the contents of the slots matter for the counts; an empty slot counts as a position that
+is never accessed. Let a schedule A first differ from ours in step t: it evicts a and keeps b, we
+evict b and keep a. Neither is accessed in t, and the next access to b is no earlier than that to a.
+We build a schedule A' that evicts b there, so that it agrees with ours in one more position, and
+show that it has no more misses than A. As long as they differ, A' holds what A holds with one
+position c (at first a) in place of b, and one of two things is true: the next access to c is no
+later than that to b, or A' has one miss fewer so far. A' takes the victims of A in every later
+step, except:
 
-- A evicts b, c not demanded: A' evicts c instead. They are equal from here on.
-- A evicts b, c demanded: A misses c; A' does not, and evicts one less. Equal, one miss to the good.
-- c demanded, b kept and not demanded: A misses c; A' does not and spares one of the victims, which
-  is the new c. A' has missed one less.
-- both demanded: A misses c, A' misses b, with the same victims. Equal.
-- b demanded, c not: so A' had missed one less. Now it misses b and evicts c as well. Equal.
+- A evicts b, c not accessed: A' evicts c instead. The two are equal from here on.
+- A evicts b, c accessed: A misses c; A' does not, and evicts one position fewer. Equal, A' one miss
+  ahead.
+- c accessed, b kept and not accessed: A misses c; A' does not and keeps one of the victims, which
+  is the new c. A' is one miss ahead.
+- both accessed: A misses c, A' misses b, with the same victims. Equal.
+- b accessed, c not: A' was one miss ahead. Now it misses b and evicts c as well. Equal.
 
-None of this asks how many positions a step demands. Repeating it turns A into ours without a
-further miss. There is no bypass: a fetched token always takes a slot.
+The number of positions in a step plays no part in this. Repeated, it turns A into our schedule
+without another miss. There is no bypass: a fetched token always takes a slot.
 
-Ties go to the lowest slot; they cannot change a count. The keys are small integers, so the M
-farthest slots come in order from a histogram: walk down from the farthest key until M slots are
-counted, then place the slots with that key or more as in a counting sort.
+Ties go to the lowest slot; they cannot change a count. The keys are small integers, so a histogram
+gives the M farthest slots in order: walk down from the farthest key until M slots are counted, then
+place the slots with at least that key as in a counting sort.
 """
 
 from typing import NamedTuple
@@ -37,7 +39,7 @@ _COUNTERS = 4  # for each value of `due`; a power of two
 
 class State(NamedTuple):
     next_access: Indices  # [N] see Policy
-    due: Indices  # [B + 1] the next step that demands the slot; the last one takes what is absent
+    due: Indices  # [B + 1] step of the next access to the slot; the last entry is for absent ones
     slots_due: Indices  # [steps + 4, 4] slots per value of `due`: the sum of the four
     place: Indices  # [steps + 4] scratch: rank of the next slot with that value
     farthest: npt.NDArray[np.int64]  # [1] no finite `due` is above this
@@ -145,7 +147,7 @@ def step(state: State, step: Step, now: int) -> None:
 
 BELADY = Policy(
     name="belady",
-    summary="the offline optimum: farthest next demand goes",
+    summary="MIN, the offline optimum: evicts the farthest next access",
     reference="Belady 1966, doi:10.1147/sj.52.0078",
     state=state,
     step=step,

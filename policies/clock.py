@@ -1,7 +1,7 @@
 """CLOCK: a hand over the slots gives every slot hit since its last pass a second chance.
 
-One bit a slot: 0 when fetched, 1 when hit. The hand clears it in passing and takes the first slot
-whose bit is 0. A slot that the present step demands is passed and keeps its bit.
+One bit per slot: 0 when fetched, 1 when hit. The hand clears it in passing and takes the first slot
+whose bit is 0. A slot that the current step uses is passed and keeps its bit.
 """
 
 from typing import NamedTuple
@@ -15,7 +15,7 @@ from hisparse_sim.policies.policy import Indices, Policy, Setup, Step
 
 class State(NamedTuple):
     # Bit and pin in one number: positive = bit set, hit last in that step; 0 = bit clear;
-    # negative = bit clear, fetched in step -mark. Demanded now: |mark| == now.
+    # negative = bit clear, fetched in step -mark. Used in this step: |mark| == now.
     mark: Indices  # [B]
     hand: npt.NDArray[np.int64]  # [1] the slot that the hand looks at next
 
@@ -45,7 +45,7 @@ def step(state: State, step: Step, now: int) -> None:
 
 CLOCK = Policy(
     name="clock",
-    summary="second chance: a hand passes and clears slots that were hit",
+    summary="second chance: a hand passes slots that were hit and clears their bits",
     reference="Corbato 1968, A paging experiment with the Multics system",
     state=state,
     step=step,

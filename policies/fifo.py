@@ -1,6 +1,6 @@
-"""First in, first out: the slot filled longest ago goes.
+"""First in, first out: evict the slot that was filled longest ago.
 
-A demanded slot that the queue meets keeps its place.
+A slot that the step uses keeps its place in the queue.
 """
 
 from typing import NamedTuple
@@ -16,7 +16,7 @@ class State(NamedTuple):
     queue: Slots  # [a power of two >= B] a ring that holds every slot once, next victim at `head`
     head: npt.NDArray[np.int64]  # [1] counts up; the ring index is its remainder
     last_use: Indices  # [B] the last step that used the slot
-    passed: Slots  # [B + 1] scratch: the demanded slots that the queue met in this step
+    passed: Slots  # [B + 1] scratch: slots of this step that the queue came to
 
 
 def state(setup: Setup) -> State:
@@ -43,7 +43,7 @@ def step(state: State, step: Step, now: int) -> None:
     passed = 0
     taken = 0
     while taken < misses:
-        # Without a branch: which slots are demanded is hard to predict.
+        # Without a branch: which slots the step uses is hard to predict.
         slot = state.queue[front & wrap]
         front += 1
         found = state.last_use[slot] == now

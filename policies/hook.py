@@ -5,8 +5,8 @@ call. They stay ordinary functions, so that they can be read, tested and stepped
 compiler (`NUMBA_DISABLE_JIT=1`), and so that Numba finds its cached machine code again in the next
 process.
 
-The primitives below are ordinary functions too; compiled code uses a form of the same meaning that
-suits the machine.
+The primitives below are ordinary functions too; compiled code uses an equivalent form that suits
+the machine.
 """
 
 from collections.abc import Callable
@@ -41,7 +41,7 @@ def is_hook(function: Callable[..., Any]) -> bool:
 
 @hook
 def copy(target: npt.NDArray[Any], source: npt.NDArray[Any]) -> None:
-    """Write `source` to the start of `target`: faster than by a slice, which tests for overlap."""
+    """Copy `source` to the start of `target`; faster than a slice, which tests for overlap."""
     for i in range(len(source)):
         target[i] = source[i]
 
@@ -109,6 +109,36 @@ def _compiled_prefetch(array: Any, index: Any) -> Any:
     return ask
 
 
+@hook
+def signed(number: Any) -> int:
+    """Return an unsigned number as a signed one. Compiled code adds the two as floats."""
+    return int(np.int64(number))
+
+
+# --- bits -------------------------------------------------------------------------------------
+
+
+def count_ones(word: np.uint64) -> int:
+    """Return how many bits of a word are set."""
+    return int(word).bit_count()
+
+
+@intrinsic
+def _count_ones(typing_context: Any, word: Any) -> Any:
+    def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.ctpop(arguments[0])
+
+    return types.int64(types.uint64), emit
+
+
+@overload(count_ones, inline="always")
+def _compiled_count_ones(word: Any) -> Any:
+    def count(word: Any) -> int:
+        return _count_ones(word)  # type: ignore[call-arg]
+
+    return count
+
+
 # --- split ------------------------------------------------------------------------------------
 
 
@@ -119,9 +149,10 @@ def split(
     others: npt.NDArray[np.uint16],
     marked: npt.NDArray[np.uint16],
 ) -> int:
-    """Divide `slots` into those whose entry in `marks` equals `mark` and the others, in order.
+    """Split `slots` into those whose entry in `marks` equals `mark` and the others, in order.
 
-    Returns the number of others. Both outputs need room for `LANES` elements more than they get.
+    Returns the number of others. Both outputs must have room for `LANES` more elements than they
+    receive.
     """
     return _split_from(0, 0, 0, slots, marks, mark, others, marked)
 
@@ -159,7 +190,7 @@ def _split_16(
     marked: Any,
     to_marked: Any,
 ) -> Any:
-    """Divide the 16 slots from `start` on and return how many of them are marked (AVX-512)."""
+    """Split the 16 slots from `start` on and return how many of them are marked (AVX-512)."""
     index = types.int64
     signature = index(slots, index, marks, types.int32, others, index, marked, index)
 

@@ -1,11 +1,11 @@
-"""Least frequently used: counts in the cache, no ageing; of equal counts the least recently used.
+"""Least frequently used: counts of cached slots, no ageing; ties go to the least recently used.
 
-A slot counts 1 when fetched (and at the start), one more with every step that hits it. Slots of one
-count form a list, least recent first. Most of what a step demands was demanded by the step before,
-so a demanded slot waits outside the lists until a step passes it over. A step unlinks the hits that
-were linked, links what it passes over (in the order in which the step before touched it: hits,
-then fetched slots) and takes its victims: no demanded slot is in any list by then, and what is
-appended was touched later than all that is linked.
+A slot has count 1 when fetched (and at the start) and gains one with every step that hits it. Slots
+of one count form a list, least recent first. Most positions of a step were also in the step before,
+so a slot in use stays outside the lists until a step does not use it. A step unlinks the hits that
+were linked, links the slots that it does not use (in the order in which the step before used them:
+hits, then fetched slots) and takes its victims: by then no slot of the step is in a list, and what
+is appended was used later than all that is linked.
 
 Reference: Einziger, Friedman and Manes 2017 call this in-cache (or "perfect-free") LFU.
 """
@@ -28,7 +28,7 @@ class State(NamedTuple):
     preceding: Nodes  # likewise, towards the least recent
     counts: Nodes  # [B]
     last_use: Indices  # [B] the last step that used the slot
-    waiting: Slots  # [B] what the last step demanded, in the order in which it touched them
+    waiting: Slots  # [B] slots of the last step, in the order in which it used them
     waits: Numbers  # [1] how many
     lowest: Numbers  # [1] the lists of lower counts are empty
     chosen: Slots  # [B + 1] scratch
@@ -78,7 +78,7 @@ def step(state: State, step: Step, now: int) -> None:
     size = len(counts)
 
     linked = 0
-    for slot in step.hits:  # without a branch, as below: what returns is hard to predict
+    for slot in step.hits:  # without a branch, as below: which slots return is hard to predict
         chosen[linked] = slot
         linked += last_use[slot] != now - 1
         last_use[slot] = now

@@ -1,13 +1,13 @@
-"""The engine's LRU: a step's hits end up safest, its misses next, and nothing else moves.
+"""The engine's LRU: hits become the most recent, then misses; the other slots keep their order.
 
-The i-th miss takes the i-th slot that the step does not demand, in the present order. Afterwards
-the order is: the untouched slots, the fetched ones (order of the row), the hits (present order
-kept). A textbook LRU would stamp every token in row order; here a re-used token outranks one just
-fetched, so buffers of different sizes need not contain each other.
+The i-th miss takes the i-th slot that the step does not use, in the current order. The order
+afterwards: the slots not used, the fetched ones (in row order), the hits (in their former order). A
+textbook LRU would stamp every token in row order; here a reused token outranks one just fetched, so
+a larger buffer need not contain a smaller one.
 
-The order is a plain array that every step divides anew, as the kernel does. That writes B slots a
-step, but without a branch, and 16 at a time where the machine can; a linked list moves only what
-is demanded, in twice the time.
+The order is a plain array that every step splits again, as the kernel does. That writes B slots per
+step, but without a branch, and 16 at a time where the CPU can; a linked list moves only the slots
+in use, and takes twice as long.
 
 Reference: SGLang 0.5.23, `kernels/jit/csrc/kvcacheio/hisparse.cuh`
 (`load_cache_to_device_buffer`).
@@ -22,10 +22,10 @@ from hisparse_sim.policies.policy import Indices, Policy, Setup, Slots, Step
 
 
 class State(NamedTuple):
-    order: Slots  # [B] next victim first, safest last
+    order: Slots  # [B] next victim first, most recent last
     last_use: Indices  # [B] the last step that used the slot
-    evictable: Slots  # [B + LANES] scratch: the slots that this step does not demand, in order
-    hits: Slots  # [B + LANES] scratch: those that it does
+    evictable: Slots  # [B + LANES] scratch: the slots that this step does not use, in order
+    hits: Slots  # [B + LANES] scratch: those that it uses
 
 
 def state(setup: Setup) -> State:

@@ -1,9 +1,9 @@
-"""A step hook from three functions that look at one token at a time: the short way to a policy.
+"""A step hook made of three functions for one token at a time: the short way to a policy.
 
-Most policies of the literature are told as "on a hit, on a miss". `lift` turns such functions into
-the hook that a replay calls, and keeps the rules of simultaneous demand: hits first, in the order
-of the row; then each miss gets a victim that the step does not demand, and is inserted before the
-next; empty slots first. A most-recently-used policy, whole:
+Most policies in the literature are defined by what they do on a hit and on a miss. `lift` turns
+such functions into the hook that a replay calls, and keeps the rules for a step that accesses many
+positions at once: hits first, in row order; then each miss gets a victim that the step does not
+use, and is inserted before the next; empty slots first. A most-recently-used policy, whole:
 
     import numpy as np
     import numpy.typing as npt
@@ -31,7 +31,7 @@ next; empty slots first. A most-recently-used policy, whole:
     def evict(state: State, now: int) -> int:
         chosen = -1
         for slot in range(len(state.last_use)):
-            if state.last_use[slot] != now:  # else this step demands it
+            if state.last_use[slot] != now:  # else this step uses it
                 if chosen < 0 or state.used[slot] > state.used[chosen]:
                     chosen = slot
         return chosen
@@ -40,9 +40,9 @@ next; empty slots first. A most-recently-used policy, whole:
 
     hs.replay("trace.parquet", MRU, 4096)
 
-It costs a search of B slots a miss, written like this; the policies of the package show how to
-avoid that. A lifted policy is compiled anew in every process (its code is not cached on disk), and
-cannot be sent to another process.
+Written like this it searches B slots per miss; the policies of the package show how to avoid that.
+A lifted policy is compiled anew in every process (its code is not cached on disk), and cannot be
+sent to another process.
 """
 
 from collections.abc import Callable

@@ -19,15 +19,15 @@ Words: TypeAlias = npt.NDArray[np.uint64]
 
 
 class Step(NamedTuple):
-    """One decode step as a policy sees it: all of `row` is demanded at once.
+    """One decode step as a policy sees it: all of `row` is accessed at once.
 
-    The newest token is neither hit nor missed: it waits in the reserved page. A short step
+    The newest token is neither a hit nor a miss: it is in the reserved page. A short step
     (`seq_len <= B`) never reaches a policy.
     """
 
-    row: Positions  # [K] the demanded positions in the order of the trace
+    row: Positions  # [K] the selected positions in the order of the trace
     first: int  # index of row[0] among the N positions of the (request, layer)
-    hits: Slots  # [H] the slots that hold demanded positions, in the order of `row`
+    hits: Slots  # [H] the slots that hold selected positions, in the order of `row`
     missed: Positions  # [M] the absent positions, in the order of `row`
     places: Indices  # [M] where each of them stands in `row`
     victims: Slots  # [M] output: the slot that each missed position takes; never one of `hits`
@@ -48,7 +48,7 @@ class Setup(NamedTuple):
 
 
 class PolicyError(ValueError):
-    """A policy that cannot be found, compiled or replayed: one sentence that says what to mend."""
+    """A policy that cannot be found, compiled or replayed: one sentence that says what to fix."""
 
 
 @dataclass(frozen=True)
@@ -62,10 +62,10 @@ class Policy:
     counted from 1 and growing by one.
 
     With `needs_future` the setup carries `next_access`: for each of the N positions the `now` of
-    the next step that demands the same position (`steps + 1` if none does), not counting demands of
-    a position while it is the newest token; an entry that is itself such a demand holds
-    `steps + 3`. `first_access` is the same for every position as seen from before the first step.
-    `steps + 2` is free for empty slots.
+    the next step that accesses the same position (`steps + 1` if none does), not counting accesses
+    to a position while it is the newest token; an entry that is itself such an access holds
+    `steps + 3`. `first_access` is the same for every position, seen from before the first step.
+    `steps + 2` is left for empty slots.
     """
 
     name: str

@@ -1,9 +1,9 @@
-"""Uniform over the slots that the step does not demand; the yardstick that needs no memory at all.
+"""Uniform over the slots that the step does not use: a baseline that keeps no history.
 
 The generator is splitmix64, seeded for every (seed, request, layer, buffer size), so that a result
-does not depend on what else was replayed. A step lists the slots that it does not demand in slot
-order and draws from that list without replacement (the last entry fills the gap). Empty slots come
-first, undrawn.
+does not depend on what else was replayed. A step lists the slots that it does not use in slot order
+and draws from that list without replacement (the last entry fills the gap). Empty slots come first,
+without a draw.
 """
 
 from typing import NamedTuple
@@ -18,7 +18,7 @@ class State(NamedTuple):
     random: Words  # [1] the generator
     filled: Indices  # [1] slots in use; the others are the highest
     last_use: Indices  # [B] the last step that used the slot
-    free: Slots  # [B] scratch: the slots that the step does not demand
+    free: Slots  # [B] scratch: the slots that the step does not use
 
 
 def state(setup: Setup) -> State:
@@ -71,7 +71,7 @@ def step(state: State, step: Step, now: int) -> None:
 
 RANDOM = Policy(
     name="random",
-    summary="uniform over the slots that the step does not demand",
+    summary="uniform over the slots that the step does not use",
     reference="splitmix64: Steele, Lea and Flood 2014, doi:10.1145/2714064.2660195",
     state=state,
     step=step,

@@ -2,31 +2,80 @@
 
 from __future__ import annotations
 
-from hisparse_sim.simulator.serving.admission import Pool, Rank, Request
+import numpy as np
+
+from hisparse_sim.simulator.serving.admission import (
+    NOBODY,
+    REQUEST,
+    TOGETHER,
+    Pool,
+    State,
+    blank,
+    decode,
+    hold,
+    let_go,
+    logical_used,
+    make_ranks,
+    make_room,
+    plan_chunks,
+    pop,
+    push,
+    start,
+    waits,
+)
 from hisparse_sim.simulator.serving.engines import load_engine
 
 
+def rank_of(pool: Pool, *requests: tuple[int, int, int], budget: int = 100_000) -> State:
+    """An empty rank, and requests (prompt, output, generated) that are nowhere yet."""
+    known = blank(len(requests), REQUEST)
+    for request, (prompt, output, generated) in zip(known, requests, strict=True):
+        request.prompt, request.output, request.generated = prompt, output, generated
+    none = blank(0, REQUEST)
+    ranks = make_ranks(1, pool, TOGETHER, 10, budget)
+    return State(known, ranks, np.zeros((1, 10), int), np.zeros((1, 10), int), none, none)
+
+
+def decoding(state: State, *numbers: int) -> None:
+    """Put requests into the running batch."""
+    for number in numbers:
+        start(state, 0, number)
+
+
+def numbers(state: State, what: str) -> list[int]:
+    return [int(n) for n in getattr(state, what)[0][: state.ranks[0][what]]]
+
+
+def queue(state: State) -> list[int]:
+    return [pop(state, 0) for _ in range(state.ranks[0].queued)]
+
+
+def chunks(state: State) -> list[tuple[int, int, int]]:
+    """The pieces of the next step, taken as done."""
+    plan_chunks(state, 0, 0.0)
+    found = []
+    for number in numbers(state, "pending"):
+        request = state.requests[number]
+        if request.planned > request.prefilled:
+            found.append((number, int(request.prefilled), int(request.planned)))
+            request.prefilled = request.planned
+    return found
+
+
 def test_rank_takes_pages() -> None:
-    rank = Rank(Pool(640, 640), 10)
-    rank.queue.extend([Request(0, 100, 50, 0.0), Request(1, 100, 50, 0.0)])
-    assert [(r.number, a, b) for r, a, b in rank.next_chunks(150)] == [(0, 0, 100), (1, 0, 50)]
-    assert rank.logical_used() == 256
-    assert [(r.number, a, b) for r, a, b in rank.next_chunks(150)] == [(1, 50, 100)]
-
-
-def decoding(rank: Rank, *requests: tuple[int, int, int]) -> None:
-    """Put (prompt, output, generated) into the running batch."""
-    for number, (prompt, output, generated) in enumerate(requests):
-        request = Request(number, prompt, output, 0.0, generated)
-        rank.pending.append(request)
-        rank.staged(request)
+    state = rank_of(Pool(640, 640), (100, 50, 0), (100, 50, 0), budget=150)
+    push(state, 0, 0)
+    push(state, 0, 1)
+    assert chunks(state) == [(0, 0, 100), (1, 0, 50)]
+    assert logical_used(state, 0, 0) == 256
+    assert chunks(state) == [(1, 50, 100)]
 
 
 def admits(pool: Pool, prompt: int, output: int, *running: tuple[int, int, int]) -> bool:
-    rank = Rank(pool, 10)
-    decoding(rank, *running)
-    rank.queue.append(Request(9, prompt, output, 0.0))
-    return bool(rank.next_chunks(100_000))
+    state = rank_of(pool, *running, (prompt, output, 0))
+    decoding(state, *range(len(running)))
+    push(state, 0, len(running))
+    return plan_chunks(state, 0, 0.0)
 
 
 def test_admission_of_fixed_lengths() -> None:
@@ -72,22 +121,43 @@ def test_the_smaller_pool_decides_under_hisparse() -> None:
 
 
 def test_a_refused_queue_waits_until_one_leaves() -> None:
-    rank = Rank(Pool(3100, 3100), 10)
-    decoding(rank, (1000, 100, 0), (1000, 900, 0))
-    rank.queue.append(Request(9, 1000, 64, 0.0))
-    assert rank.waits
-    assert not rank.next_chunks(8192)
-    assert not rank.waits
-    assert [request.number for request in rank.decode(100)] == [0]
-    assert rank.waits
-    assert rank.next_chunks(8192)
+    state = rank_of(Pool(3100, 3100), (1000, 100, 0), (1000, 900, 0), (1000, 64, 0))
+    rank = state.ranks[0]
+    decoding(state, 0, 1)
+    push(state, 0, 2)
+    assert waits(rank)
+    assert not plan_chunks(state, 0, 0.0)
+    assert not waits(rank)
+    assert decode(state, 0, 100, 7.0) == 1
+    assert numbers(state, "running") == [1]
+    assert state.requests[0].end_s == 7.0
+    assert waits(rank)
+    assert plan_chunks(state, 0, 0.0)
 
 
 def test_retraction_takes_the_fewest_generated_then_the_longest_prompt() -> None:
-    rank = Rank(Pool(3200, 3200), 10)
-    decoding(rank, (640, 500, 64), (640, 500, 0), (768, 500, 0), (768, 500, 0))
+    state = rank_of(Pool(3200, 3200), (640, 500, 64), (640, 500, 0), (768, 500, 0), (768, 500, 0))
+    decoding(state, 0, 1, 2, 3)
+    rank = state.ranks[0]
     rank.clock += 127
-    rank.make_room()
-    assert [request.number for request in rank.queue] == [3]
-    assert [request.number for request in rank.running] == [0, 1, 2]
+    make_room(state, 0)
+    assert numbers(state, "running") == [0, 1, 2]
+    assert queue(state) == [3]
     assert rank.ratio == (64 + 20 * 3) / (1500 + 1)
+
+
+def test_queue_and_pending_keep_their_order() -> None:
+    state = rank_of(Pool(6400, 6400), *[(64, 64, 0)] * 5)
+    for number in (1, 2):
+        push(state, 0, number)
+    push(state, 0, 0, True)
+    push(state, 0, 3)
+    assert queue(state) == [0, 1, 2, 3]
+    assert state.ranks[0].head == NOBODY
+    push(state, 0, 4)
+    assert queue(state) == [4]
+    for number in (0, 1, 2):
+        hold(state, 0, number, 1.0)
+    let_go(state, 0, 1)
+    assert numbers(state, "pending") == [0, 2]
+    assert state.requests[0].admitted_s == 0.0  # it had memory before, at 0

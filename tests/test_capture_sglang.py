@@ -23,8 +23,8 @@ from hisparse_sim.traces.capture.sglang import (
     server_command,
     server_notes,
 )
-from hisparse_sim.traces.file.model_config import read_config
 from hisparse_sim.traces.capture.sglang_server import Server
+from hisparse_sim.traces.file.model_config import read_config
 
 __all__ = ["fake"]  # a fixture
 

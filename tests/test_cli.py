@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from io import StringIO
 from pathlib import Path
 
 import click
@@ -80,8 +81,37 @@ def test_ratio_adds_bytes_and_memory() -> None:
     result = done(*"sweep --policy lru --buffer 4096 --ratio 4,8 --layer 4 --steps 0:64".split())
     assert "glm-5.1" in result.stderr  # the trace's model has no profile
     assert "MB/step" in result.stdout
-    assert "buffer 4,096, ratio 8: 44 requests per GPU, limited by: device pool" in result.stdout
-    assert "ratio 4: 29 requests per GPU, limited by: indexer keys" in result.stdout
+    assert "14.8 GiB of a GPU and 231.7 GiB of its host" in result.stdout
+    eight = "buffer 4,096, ratio 8: 15 requests per GPU, limited by: prefill headroom"
+    assert eight in result.stdout
+    assert "ratio 4: 14 requests per GPU, limited by: indexer keys" in result.stdout
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "",
+        "--hardware h20 --start direct",
+        "--hardware b200 --kv-dtype fp8",
+        "--engine sglang-0.5.16",
+    ],
+)
+def test_sweep_and_plan_agree_on_requests(options: str) -> None:
+    asked = "--policy lru --buffer 4096,6144 --ratio 2,4,8,12"
+    swept = done(
+        *f"sweep {asked} --no-min --layer 4 --output-len 7680 --model glm-5.1 {options}".split(),
+        *"--format csv".split(),
+    )
+    # 32,768 tokens of prompt and 512 steps are in the sample.
+    same = options.replace("--start direct", "--disaggregated")
+    planned = done(*f"plan {asked} --quiet --candidates --format csv {same}".split())
+    left, right = (pd.read_csv(StringIO(result.stdout)) for result in (swept, planned))
+    pairs = left.merge(
+        right, left_on=["buffer", "host_to_device_ratio"], right_on=["buffer", "ratio"]
+    )
+    assert len(pairs) == 8
+    assert list(pairs["requests_per_gpu"]) == list(pairs["requests"])
+    assert set(left["limit"]) - {"host"}
 
 
 def test_costs_by_hand() -> None:
@@ -93,8 +123,12 @@ def test_costs_by_hand() -> None:
     assert row["hot_buffer_bytes"] == (4096 + 64) * 656 * 61
     pages = -(-(33280 + 1000) // 64) * 64
     assert row["host_bytes_per_request"] == pages * 656 * 61
-    pool = 30 * 2**30 // (61 * (656 + 132 * 8)) // 64 * 64
-    assert row["requests_per_gpu"] == min(pool // 4160, pool * 8 // pages)
+    pool = int(row["device_pool_gib"] * 2**30) // (61 * (656 + 132 * 8)) // 64 * 64
+    # The prompt's pages and one more, and 4,160 slots and 1,512 / 2 promised tokens of each other.
+    beside = (pool - 32_768 - 64) // (4160 + 756) + 1
+    keys = (pool * 8 - 32_768 - 64) // (-(-(32_768 + 756) // 64) * 64 + 756) + 1
+    assert row["requests_per_gpu"] == min(beside, keys, 60)
+    assert row["limit"] in ("prefill headroom", "indexer keys", "max-running-requests")
 
 
 def test_swap_in_time_is_the_mean_over_steps() -> None:

@@ -26,9 +26,7 @@ DEPLOYMENT = Deployment(GLM, H200, LAYOUTS["dp8-tp8"])
 SETTING = Setting(DEPLOYMENT, load_step_times("glm-5.1", "h200"), ratio=8)
 AIM = Aim(32_768, 8192, 256)
 # A pool of 53,696 tokens, as reported in sglang pull request 37631.
-POOL = replace(
-    SETTING, deployment=replace(DEPLOYMENT, max_total_tokens=53_696), disaggregated=True
-)
+POOL = replace(SETTING, deployment=replace(DEPLOYMENT, max_total_tokens=53_696), disaggregated=True)
 
 
 def made_up(policy: str, size: int) -> LayerMisses:
@@ -115,7 +113,8 @@ def test_config_against_the_load() -> None:
     crowded = check_config(good, SETTING, AIM)
     assert [f.severity for f in crowded] == ["warning"]
     assert crowded[0].text == (
-        "prefill headroom, at admission: about 9 of 32 requests/rank run at a time, the others queue"
+        "prefill headroom, at admission: about 9 of 32 requests/rank run at a time, the others"
+        " queue"
     )
     early = check_config(good, replace(SETTING, ignore_eos=False), AIM)
     assert early[0].text.startswith("indexer keys and host pool, at admission: only 22 run")
@@ -136,7 +135,8 @@ def test_a_long_output_is_cut_and_a_long_prompt_refused() -> None:
 
 
 def test_a_cut_output_may_never_be_scheduled() -> None:
-    # With prefill on the same GPUs and ignore_eos, 0.5.21 to 0.5.23 want a page more than they cut to.
+    # With prefill on the same GPUs and ignore_eos, 0.5.21 to 0.5.23 want a token less than they cut
+    # to.
     config, aim = '{"host_to_device_ratio": 4}', Aim(50_000, 8192, 8)
 
     def warned(aim: Aim, **change: object) -> bool:

@@ -15,9 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hisparse_sim.traces import TraceError, open_trace
+from hisparse_sim.traces.importers import IMPORTERS
 from hisparse_sim.traces.importers.base64_stream import Extractor
 from hisparse_sim.traces.importers.convert import convert
-from hisparse_sim.traces.importers import IMPORTERS
 
 quick = settings(
     max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]

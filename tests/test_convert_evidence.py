@@ -1,4 +1,4 @@
-"""What a file says besides its positions is held against them: counts, checksums, how it was made."""
+"""What a file says besides its positions is held against them: counts, checksums, its making."""
 
 import base64
 import io
@@ -80,7 +80,8 @@ def test_rows_that_begin_within_the_prompt(tmp_path: Path, start: int, where: st
 @pytest.mark.parametrize("start", [-1, True, "5", 2.0, 2**31])
 def test_a_start_that_is_no_position(tmp_path: Path, start: Any) -> None:
     answer = counted(logical(31, 2, 8, 0), 20, 12, indexer_topk_prompt_start=start)
-    assert "has indexer_topk_prompt_start" in refused(tmp_path, written(tmp_path / "v.json", answer))
+    source = written(tmp_path / "v.json", answer)
+    assert "has indexer_topk_prompt_start" in refused(tmp_path, source)
 
 
 def test_a_start_that_the_user_contradicts(tmp_path: Path) -> None:
@@ -120,9 +121,8 @@ def test_speculative_answers(tmp_path: Path, evidence: dict[str, Any]) -> None:
     answers[1]["meta_info"].update(evidence)
     source = written(tmp_path / "a.json", answers)
     message = refused(tmp_path, source, top_k=3)
-    assert f"answer 1 comes from speculative decoding (its meta_info has {[*evidence][0]})" in (
-        message
-    )
+    (key,) = evidence
+    assert f"answer 1 comes from speculative decoding (its meta_info has {key})" in message
     answers[1]["meta_info"].update(dict.fromkeys(evidence, 0))  # the server could, and did not
     convert(written(source, answers), tmp_path / "out.parquet", top_k=3)
 
@@ -191,7 +191,9 @@ def test_short_rows_are_counted_everywhere(tmp_path: Path) -> None:
     ]  # fmt: skip
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, lines)))
     doubts.clear()
-    convert(tmp_path / "a.jsonl", tmp_path / "o.parquet", provenance="synthetic", warn=doubts.append)
+    convert(
+        tmp_path / "a.jsonl", tmp_path / "o.parquet", provenance="synthetic", warn=doubts.append
+    )
     assert "(2 of 240 rows are short, and kept so)" in doubts[-1]
     assert open_trace(tmp_path / "o.parquet").metadata.notes["short_rows"] == 2
 
@@ -231,7 +233,7 @@ def test_a_npy_of_headers_only(tmp_path: Path) -> None:
 
 
 def test_layers_and_top_k_that_fit_the_size_only(tmp_path: Path) -> None:
-    """2 layers of 8 have the bytes of 4 of 4: rows of the prompt tell, and else the newest token."""
+    """2 layers of 8 are 4 of 4 in bytes: rows of the prompt tell, and else the newest token."""
     array = logical(40, 2, 8, 0)
     array[30:, :, 7] = np.arange(30, 40)[:, None]  # the newest token, at the end of each row
     array[30:, :, :7] = logical(10, 2, 7, 29)

@@ -15,9 +15,9 @@ from test_convert import check, logical, refused, sglang_answer, vllm_answer
 
 from hisparse_sim.cli import cli
 from hisparse_sim.traces import TraceError, open_trace
+from hisparse_sim.traces.importers import row_spool
 from hisparse_sim.traces.importers.base64_stream import Extractor
 from hisparse_sim.traces.importers.convert import convert
-from hisparse_sim.traces.importers import row_spool
 
 ROW: dict[str, Any] = {
     "request_id": "a", "layer_id": 0, "step_idx": 0, "seq_len_current": 9,

@@ -8,8 +8,8 @@ from make_traces import drift, metadata
 from make_traces import write as write_trace
 
 import hisparse_sim as hs
-from hisparse_sim.simulator.views import figures
 from hisparse_sim.simulator.replay.curves import rolling_curves
+from hisparse_sim.simulator.views import figures
 
 
 @pytest.fixture(scope="module")

@@ -79,7 +79,7 @@ def test_pools_reported_in_public() -> None:
     # SemiAnalysisAI/InferenceX 2271: fp8, TP 8, 1,048,576 tokens are "60.03 GB per GPU".
     old = load_engine("sglang-0.5.16")
     assert full_kv_bytes(SHARING, "fp8", 1 << 20, old) / GIB == pytest.approx(60.03, abs=0.01)
-    # sglang pull request 30531: 2,574,848 tokens before, 3,002,752 after (ROCm: 576 bytes an entry).
+    # sglang pull request 30531: 2,574,848 tokens before, 3,002,752 after (ROCm: 576 bytes each).
     before = baseline_pool_tokens(SHARING, "fp8-raw", int(132.43 * GIB), old)
     after = baseline_pool_tokens(SHARING, "fp8-raw", int(133.40 * GIB))
     assert before == pytest.approx(2_574_848, rel=1e-4)

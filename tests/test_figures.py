@@ -12,8 +12,8 @@ from make_traces import write as write_trace
 
 import hisparse_sim as hs
 from hisparse_sim.policies import POLICIES
-from hisparse_sim.simulator.views import figures
 from hisparse_sim.simulator.replay.totals import totals
+from hisparse_sim.simulator.views import figures
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +64,14 @@ def test_totals_count_nothing_twice(swept: hs.Sweep) -> None:
     whole = hs.sweep(swept.pieces[0].trace, ["lru", "fifo", "belady"], [8, 16, 24]).rows
     found = totals(rows).merge(whole, on=["policy", "buffer"], suffixes=("", "_whole"))
     assert len(found) == 9
-    for column in ("steps", "accesses", "misses", "miss_rate", "misses_per_step", "excess_over_min"):
+    for column in (
+        "steps",
+        "accesses",
+        "misses",
+        "miss_rate",
+        "misses_per_step",
+        "excess_over_min",
+    ):
         np.testing.assert_allclose(found[column], found[f"{column}_whole"])
     with pytest.raises(ValueError, match="lack accesses"):
         totals(rows.drop(columns="accesses"))

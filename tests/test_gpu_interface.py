@@ -15,15 +15,15 @@ from reference import replay as reference_replay
 from streams import cases, demand_of
 
 from hisparse_sim.cli import cli
+from hisparse_sim.gpu_replay.bench.grid import Point, context_of, run_grid, steady_rows, steps_of
+from hisparse_sim.gpu_replay.bench.results import read_machine, read_rows, write_result
+from hisparse_sim.gpu_replay.harness.batch import make_batch
+from hisparse_sim.gpu_replay.harness.pools import scattered_places
+from hisparse_sim.gpu_replay.harness.slots import SlotState
 from hisparse_sim.gpu_replay.kernels import build, get_kernel, native, native_library
 from hisparse_sim.gpu_replay.kernels import sglang as sglang_kernel
-from hisparse_sim.gpu_replay.kernels.kernel import check_tensor
-from hisparse_sim.gpu_replay.harness.batch import make_batch
-from hisparse_sim.gpu_replay.bench.grid import Point, context_of, run_grid, steady_rows, steps_of
 from hisparse_sim.gpu_replay.kernels.build import GpuError, build_library
-from hisparse_sim.gpu_replay.harness.pools import scattered_places
-from hisparse_sim.gpu_replay.bench.results import read_machine, read_rows, write_result
-from hisparse_sim.gpu_replay.harness.slots import SlotState
+from hisparse_sim.gpu_replay.kernels.kernel import check_tensor
 from hisparse_sim.traces import TraceError, open_trace, sample_path
 
 

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 from hisparse_sim.gpu_replay.harness.batch import Batch
-from hisparse_sim.gpu_replay.kernels.build import GpuError, require_gpu
 from hisparse_sim.gpu_replay.harness.replayer import Replayer
 from hisparse_sim.gpu_replay.kernels import KERNELS, get_kernel
+from hisparse_sim.gpu_replay.kernels.build import GpuError, require_gpu
 from hisparse_sim.gpu_replay.kernels.native import load_cache_to_device_buffer_mla
 from hisparse_sim.traces import Demand
 

@@ -2,7 +2,6 @@
 
 import itertools
 import os
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,16 +12,16 @@ import pytest
 from click.testing import CliRunner
 
 from hisparse_sim.cli import cli
-from hisparse_sim.gpu_replay.harness import several
 from hisparse_sim.gpu_replay.bench import together
-from hisparse_sim.gpu_replay.harness.batch import make_batch
-from hisparse_sim.gpu_replay.kernels.build import GpuError
 from hisparse_sim.gpu_replay.bench.lines import together_line
+from hisparse_sim.gpu_replay.bench.results import read_rows
+from hisparse_sim.gpu_replay.bench.together import Grid, measure_together, merge_parts
+from hisparse_sim.gpu_replay.harness import several
+from hisparse_sim.gpu_replay.harness.batch import make_batch
 from hisparse_sim.gpu_replay.harness.host_memory import cpus_of, numa_node, shared_file, used_bytes
 from hisparse_sim.gpu_replay.harness.replaying import GpuReplay, _tabulate, merge_replays
-from hisparse_sim.gpu_replay.bench.results import read_rows
 from hisparse_sim.gpu_replay.harness.several import choose_devices, run_together
-from hisparse_sim.gpu_replay.bench.together import Grid, measure_together, merge_parts
+from hisparse_sim.gpu_replay.kernels.build import GpuError
 from hisparse_sim.simulator.serving.deployment import Deployment
 from hisparse_sim.simulator.serving.hardware import hardware_names, load_hardware
 from hisparse_sim.simulator.serving.latency import load_link, swap_in_us
@@ -211,8 +210,8 @@ def test_gpus_that_pull_at_once():
 
 
 def test_shipped_ceilings():
-    """Four H200 got 154.3 GB/s of 221 and eight are taken to get twice as much; a Grace gives its one
-    GPU all, and two of them 167 each instead of 201."""
+    """Four H200 got 154.3 GB/s of 221 and eight are taken to get twice as much; a Grace gives its
+    one GPU all, and two of them 167 each instead of 201."""
     link = load_link("h200-pcie5")
     [copy] = [
         row

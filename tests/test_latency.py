@@ -87,8 +87,8 @@ def test_every_shipped_link_loads_and_says_where_it_is_from():
 
 
 def test_the_pace_of_one_request_goes_with_the_round_trip():
-    # 1,191.19 ns over PCIe 5 and 100.7 ns an entry of 1,152 bytes: 13.6 kB in flight. The same bytes
-    # every 618 ns are an entry every 52.3 ns; the first comes 0.573 us sooner.
+    # 1,191.19 ns over PCIe 5 and 100.7 ns an entry of 1,152 bytes: 13.6 kB in flight. The same
+    # bytes every 618 ns are an entry every 52.3 ns; the first comes 0.573 us sooner.
     here, there = load_link("h200-pcie5"), load_link("gh200-c2c")
     for kernel in KERNELS:
         flying = here.kernels[kernel].bytes_in_flight(here.round_trip_ns, 1152)
@@ -106,9 +106,9 @@ def test_the_pace_of_one_request_goes_with_the_round_trip():
 
 
 def test_a_published_swap_in_over_c2c():
-    """arXiv 2608.07009, as two readers of it quote: a call of 16 requests at B = 2,048 takes 112 us on
-    an H200 and 29 on a GH200. The misses that give 112 there give 34 here, 17 % above; before the
-    latency was derived it was 44. Out of sample: nothing was chosen by it."""
+    """arXiv 2608.07009, as two readers of it quote: a call of 16 requests at B = 2,048 takes 112 us
+    on an H200 and 29 on a GH200. The misses that give 112 there give 34 here, 17 % above; before
+    the latency was derived it was 44. Out of sample: nothing was chosen by it."""
     h200, gh200 = load_link("h200-pcie5"), load_link("gh200-c2c")
     misses = 255
     assert swap_in_us(h200, "sglang", 16, misses, 2048, 1152) == pytest.approx(112, abs=0.1)
@@ -119,15 +119,16 @@ def test_a_published_swap_in_over_c2c():
 
 
 def test_links_over_pcie_are_as_they_were_fitted():
-    for name, link_gb_s, entry_ns in (("h200-pcie5", 56.3862, 2.61309), ("pcie4", 28.1931, 5.22617)):
+    for name, link_gb_s, entry_ns in (
+        ("h200-pcie5", 56.3862, 2.61309),
+        ("pcie4", 28.1931, 5.22617),
+    ):
         link = load_link(name)
         assert (link.link_gb_s, link.entry_ns) == (link_gb_s, entry_ns)
         assert link.kernels["sglang"] == KernelCost(
             10.5711, 0.00118575, 4.41114, 99.8132, 0.000780002
         )
-        assert link.kernels["native"] == KernelCost(
-            4.51339, 0.000619571, 0.827324, 0, 0.00811635
-        )
+        assert link.kernels["native"] == KernelCost(4.51339, 0.000619571, 0.827324, 0, 0.00811635)
 
 
 def test_kernels_of_a_link_without_round_trip(tmp_path):
@@ -143,7 +144,9 @@ def test_kernels_of_a_link_without_round_trip(tmp_path):
     with pytest.raises(ProfileError, match="kernels of mine, which has none of its own"):
         load_link("mine", tmp_path / "itself.toml")
     path.write_text(path.read_text().replace("pcie4", "h200-pcie5"))
-    assert load_link("mine", path).kernels["sglang"].miss_ns == pytest.approx(99.8132 * 700 / 1191.19)
+    assert load_link("mine", path).kernels["sglang"].miss_ns == pytest.approx(
+        99.8132 * 700 / 1191.19
+    )
 
 
 def synthetic_rows():

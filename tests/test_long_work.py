@@ -167,7 +167,7 @@ def test_another_file_of_that_name_is_left_alone(path: Path, tmp_path: Path, the
     given = kept if there == "a trace" else path
     result = run("sweep", given, *SWEEP, "-o", tmp_path / "rows.csv")
     assert result.exit_code == 1
-    assert "is in the way" in result.stderr
+    assert "already exists and does not hold the work of a sweep" in result.stderr
     assert kept.read_bytes() == content
 
 

@@ -146,7 +146,7 @@ def test_old_neighbours_go(folder: Path) -> None:
 def test_numba_of_others_is_left_alone(folder: Path) -> None:
     before = numba.config.CACHE_DIR
     assert hits() == 0
-    assert numba.config.CACHE_DIR == before
+    assert before == numba.config.CACHE_DIR
 
 
 def test_a_folder_that_takes_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

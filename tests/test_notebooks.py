@@ -1,5 +1,6 @@
 """The notebooks run, and what is committed of them is whole."""
 
+import ast
 import json
 import re
 from collections.abc import Iterator
@@ -32,6 +33,29 @@ def test_outputs_are_committed(path: Path) -> None:
     assert not any(output.get("name") == "stderr" for output in outputs)
     assert not any(output["output_type"] == "error" for output in outputs)
     assert path.stat().st_size < 500_000
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_it_opens_with_its_finding_and_its_figure(path: Path) -> None:
+    first, second, *_ = json.loads(path.read_text())["cells"]
+    title, finding, *_ = "".join(first["source"]).split("\n\n")
+    assert title.startswith("# ")
+    assert re.match(r"\*\*[A-Z][^*]*(\*[^*]+\*[^*]*)?\.\*\*", finding)
+    assert second["cell_type"] == "code"
+    assert any("image/png" in output.get("data", {}) for output in second["outputs"])
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_it_needs_nothing_below_hs(path: Path) -> None:
+    for cell in json.loads(path.read_text())["cells"]:
+        if cell["cell_type"] == "code":
+            source = "".join(cell["source"]).replace("%matplotlib inline", "")
+            for node in ast.walk(ast.parse(source)):
+                if isinstance(node, ast.Import):
+                    names = [alias.name for alias in node.names]
+                    assert not any(name.startswith("hisparse_sim.") for name in names)
+                elif isinstance(node, ast.ImportFrom):
+                    assert not (node.module or "").startswith("hisparse_sim")
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,12 @@ import pytest
 from hisparse_sim.simulator.serving.deployment import Deployment
 from hisparse_sim.simulator.serving.hardware import load_hardware
 from hisparse_sim.simulator.serving.latency import load_link
-from hisparse_sim.simulator.serving.missing import QUANTILES, LayerMisses, layer_misses, read_miss_curve
+from hisparse_sim.simulator.serving.missing import (
+    QUANTILES,
+    LayerMisses,
+    layer_misses,
+    read_miss_curve,
+)
 from hisparse_sim.simulator.serving.models import load_model
 from hisparse_sim.simulator.serving.plan import (
     Aim,
@@ -24,8 +29,9 @@ from hisparse_sim.simulator.serving.plan import (
     scale_misses,
 )
 from hisparse_sim.simulator.serving.prediction import Setting, serve_all, swap_in_on
-from hisparse_sim.simulator.serving.event_loop import Workload, serve
+from hisparse_sim.simulator.serving.served import serve
 from hisparse_sim.simulator.serving.steptimes import LAYOUTS, load_step_times
+from hisparse_sim.simulator.serving.workload import Workload
 
 GIB = 1 << 30
 GLM, H200 = load_model("glm-5.1"), load_hardware("h200")

@@ -25,7 +25,7 @@ from hisparse_sim.simulator.serving.asking import plan
 from hisparse_sim.traces import trace_from_frame
 
 # First in, first out, with a slip to make: FIFO as somebody would write it in a file.
-SOURCE = '''
+SOURCE = """
 from typing import NamedTuple
 import numpy as np
 from hisparse_sim.policies import Policy
@@ -49,7 +49,7 @@ def step(state, step, now):
         state.last_use[state.hand[0]] = now
 
 MINE = Policy("my-fifo", "round robin", "-", state, step)
-'''
+"""
 TRACE = trace_from_frame(table([drift(steps=60, top_k=8)]), top_k=8, name="tiny")
 
 
@@ -126,7 +126,9 @@ def test_commands(file: Path, tmp_path: Path) -> None:
     own = f"{file}:MINE"
     runner = CliRunner()
     rows = tmp_path / "rows.csv"
-    done = runner.invoke(cli, ["sweep", "--policy", f"lru,{own}", "--steps", "0:30", "-o", str(rows)])
+    done = runner.invoke(
+        cli, ["sweep", "--policy", f"lru,{own}", "--steps", "0:30", "-o", str(rows)]
+    )
     assert done.exit_code == 0, done.output
     found = pd.read_csv(rows)
     assert found["policy"].unique().tolist() == ["lru", "my-fifo"]
@@ -248,7 +250,7 @@ def test_a_state_that_compiled_code_cannot_take(made: Any, sentence: str) -> Non
         "import hisparse_sim as hs; table = hs.policies(); import hisparse_sim.policies",
         "import hisparse_sim.policies; import hisparse_sim as hs; table = hs.policies()",
         "from hisparse_sim import policies; table = policies()",
-        "from hisparse_sim.policies import LRU as _; import hisparse_sim as hs; table = hs.policies()",
+        "from hisparse_sim.policies import LRU; import hisparse_sim as hs; table = hs.policies()",
     ],
 )
 def test_policies_is_a_room_and_a_table_in_any_order(program: str) -> None:

@@ -58,9 +58,13 @@ def test_figures_are_those_that_the_models_use() -> None:
 
 def test_the_command_prints_the_same_table() -> None:
     plain = hs.profiles().astype(object)
-    assert json.loads(run("--format", "json")) == plain.where(plain.notna(), None).to_dict("records")
+    assert json.loads(run("--format", "json")) == plain.where(plain.notna(), None).to_dict(
+        "records"
+    )
     read = pd.read_csv(StringIO(run("engines", "sglang-0.5.23", "--format", "csv")))
-    assert list(read["figure"]) == list(hs.profiles(table="engines", name="sglang-0.5.23")["figure"])
+    assert list(read["figure"]) == list(
+        hs.profiles(table="engines", name="sglang-0.5.23")["figure"]
+    )
 
 
 def test_parquet_has_values_as_text(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ from figure_texts import unreadable
 
 import hisparse_sim as hs
 from hisparse_sim.policies import POLICIES
-from hisparse_sim.simulator.views import figures
 from hisparse_sim.simulator.replay.curves import rolling_curves
+from hisparse_sim.simulator.views import figures
 from hisparse_sim.simulator.views.figures.style import shortened, spaced
 from hisparse_sim.traces.synth.generator import get_profile, reshaped, synthesize
 

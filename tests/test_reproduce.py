@@ -115,7 +115,9 @@ def test_plan_checks_a_config() -> None:
     assert "error: device_buffer_size 100 is below top_k" in result.stdout
     result = CliRunner().invoke(cli, ["plan", "--config", '{"top_k": 1}', "--format", "json"])
     assert result.exit_code == 1
-    assert {row["severity"] for row in json.loads(result.stdout)} == {"error"}
+    rows = json.loads(result.stdout)
+    assert [row["severity"] for row in rows] == ["warning", "error", "error", "note"]
+    assert rows[2]["text"] == "device_buffer_size 2 is no multiple of the page, 64"
 
 
 def test_plan_without_a_way() -> None:

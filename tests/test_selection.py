@@ -61,7 +61,9 @@ def test_a_file_counts_once_however_it_is_written(path: Path) -> None:
 
 def test_csv_with_a_carriage_return_in_a_name(tmp_path: Path) -> None:
     names = ["e\rf", 'g"h', "i\nj", "k,l", None]
-    rows = pd.DataFrame({"request": names, "misses": range(5), "excess_over_min": [0.5, None, 1, 2, 3]})
+    rows = pd.DataFrame(
+        {"request": names, "misses": range(5), "excess_over_min": [0.5, None, 1, 2, 3]}
+    )
     write_rows(rows, "csv", tmp_path / "rows.csv")
     with (tmp_path / "rows.csv").open(newline="") as file:
         read = list(csv.DictReader(file))

@@ -125,5 +125,7 @@ def test_asking_without_aiconfigurator(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "aiconfigurator.cli.api", None)
     with pytest.raises(ProfileError, match=r"pip install aiconfigurator==0\.12\.0"):
         ask_aiconfigurator("glm-5.1", "zai-org/GLM-5.1-FP8", "h200")
-    with pytest.raises(ProfileError, match="has no data for h20 here; known: h200, h100, b200, gb200"):
+    with pytest.raises(
+        ProfileError, match="has no data for h20 here; known: h200, h100, b200, gb200"
+    ):
         ask_aiconfigurator("glm-5.1", "zai-org/GLM-5.1-FP8", "h20")

@@ -20,9 +20,10 @@ from hisparse_sim.cli import cli
 from hisparse_sim.policies import POLICIES
 from hisparse_sim.policies.hook import hook
 from hisparse_sim.simulator.replay import replay_part, sweeping
-from hisparse_sim.simulator.serving.costs import add_costs
 from hisparse_sim.simulator.replay.metrics import excess_over_min, rolling_mean, tidy_row
+from hisparse_sim.simulator.serving.costs import add_costs
 from hisparse_sim.simulator.serving.models import load_model
+from hisparse_sim.simulator.serving.scenario import deployment_of
 from hisparse_sim.traces import TraceError
 from hisparse_sim.traces.machine_code import machine_code_folder
 
@@ -210,10 +211,10 @@ def test_one_read_serves_all_runs_of_a_part(path: Path, monkeypatch: pytest.Monk
     ("arguments", "error", "words"),
     [
         ({"policies": ["lur"]}, ValueError, "unknown policy 'lur'; known are lru"),
-        ({"buffers": [7]}, TraceError, "top_k = 8 positions at once"),
+        ({"buffers": [7]}, TraceError, "top_k = 8 positions per step"),
         ({"buffers": [32768]}, ValueError, "not in 1..32767"),
         ({"buffers": []}, ValueError, "nothing to sweep"),
-        ({"start": "warm"}, ValueError, "warm start is not built yet"),
+        ({"start": "warm"}, ValueError, "warm start is not implemented"),
         ({"start": "cold"}, ValueError, "choose staged or direct"),
         ({"layers": [2]}, TraceError, "has no layer 2; it has 0, 3"),
         ({"layers": []}, ValueError, "nothing to sweep"),
@@ -226,7 +227,7 @@ def test_bad_arguments(path: Path, arguments: dict, error: type[Exception], word
 
 
 def test_a_row_longer_than_the_buffer_names_its_step() -> None:
-    with pytest.raises(TraceError, match="layer 2, step 11 demands 3 positions at once"):
+    with pytest.raises(TraceError, match="layer 2, step 11 selects 3 positions"):
         replay_part(demand([[0], [1, 2, 3]], 9, layer=2, first_step=10), "lru", 2)
 
 
@@ -252,7 +253,7 @@ def test_a_foreign_policy_with_a_wrong_victim_is_stopped(wrong: str) -> None:
     hooks = {"no slot": no_slot, "demanded": demanded, "twice": twice}
     policy = Policy("mine", "", "", POLICIES["fifo"].state, hooks[wrong])
     rows = [[0, 1], [0, 7, 8]]  # slots 0 1 2 3 hold 0 1 2 3: step 1 hits slot 0 and misses twice
-    with pytest.raises(ValueError, match=r"'mine' gave a victim that is no slot.*step 1\)"):
+    with pytest.raises(ValueError, match=r"'mine' chose a victim that is no slot.*step 1\)"):
         replay_part(demand(rows, 12), policy, 4)
 
 
@@ -318,11 +319,15 @@ def test_a_table_of_several_traces_has_no_blanks(path: Path, tmp_path: Path) -> 
     ]
     shown = table_of("sweep", path, *single, "--buffer", "16")
     assert "nan" not in shown
-    assert shown.splitlines()[1].split()[:3] == ["trace", "policy", "buffer"]
+    assert [line.split()[:2] for line in shown.splitlines() if "miss %" in line] == [
+        ["policy", "buffer"]
+    ] * 3
     shown = table_of("sweep", path, *single, "--buffer", "16", "--per-layer", "--no-min")
     assert "nan" not in shown
-    assert shown.splitlines()[1].split()[:3] == ["trace", "request", "layer"]
-    assert {line.split()[1] for line in shown.splitlines()[2:9]} == {"a"}
+    assert [line.split()[:2] for line in shown.splitlines() if "miss %" in line] == [
+        ["request", "layer"]
+    ] * 3
+    assert {line.split()[0] for line in shown.splitlines()[4:11]} == {"a"}
 
 
 def test_prices_do_not_change_the_default_buffers(path: Path) -> None:
@@ -336,12 +341,13 @@ def test_prices_do_not_change_the_default_buffers(path: Path) -> None:
         assert result.exit_code == 0, result.output
         rows = pd.read_csv(StringIO(result.stdout))
         assert sorted(set(rows["buffer"])) == [8, 16, 24]
-    assert "(test has no profile; --model names another; with top_k 8 as traced instead of 2,048)" in (
-        priced.stderr
+    assert (
+        "(test has no profile; --model names another; with top_k 8 as traced instead of 2,048)"
+        in (priced.stderr)
     )
     rows = pd.read_csv(StringIO(priced.stdout))
     model = replace(load_model("glm-5.1"), top_k=8)
-    wanted = add_costs(hs.sweep(path, ["lru"], [8]), model, [4]).iloc[0]
+    wanted = add_costs(hs.sweep(path, ["lru"], [8]), deployment_of(model), [4]).iloc[0]
     found = rows[(rows["policy"] == "lru") & (rows["buffer"] == 8)].iloc[0]
     for column in ("bytes_per_step", "hot_buffer_bytes", "requests_per_gpu"):
         assert found[column] == wanted[column]

@@ -13,19 +13,19 @@ from make_traces import drift, metadata, table, write, write_table
 import hisparse_sim as hs
 from hisparse_sim.cli import cli
 from hisparse_sim.gpu_replay.harness.replaying import replay_on_gpus, replay_trace
-from hisparse_sim.simulator.views import figures
 from hisparse_sim.simulator.replay import replay_part
-from hisparse_sim.simulator.serving.costs import SwapIn, add_costs, add_swap_in
 from hisparse_sim.simulator.replay.curves import rolling_curves
+from hisparse_sim.simulator.serving.costs import SwapIn, add_costs, add_swap_in
 from hisparse_sim.simulator.serving.latency import load_link
 from hisparse_sim.simulator.serving.missing import layer_misses, read_miss_curve
 from hisparse_sim.simulator.serving.models import load_model
-from hisparse_sim.simulator.views.report import read_results
-from hisparse_sim.simulator.views.report import data
+from hisparse_sim.simulator.serving.scenario import deployment_of
+from hisparse_sim.simulator.views import figures
+from hisparse_sim.simulator.views.report import data, read_results
 from hisparse_sim.simulator.views.report.findings import answer
 from hisparse_sim.traces import Metadata, TraceError, open_trace, validate
-from hisparse_sim.traces.synth.generator import generate, get_profile, reshaped, synthesize
 from hisparse_sim.traces.file.units import plural
+from hisparse_sim.traces.synth.generator import generate, get_profile, reshaped, synthesize
 
 PARTS = [drift(layer=layer, steps=40) for layer in (0, 3)]
 REFUSED = "counts blocks of 4 tokens, and "
@@ -144,7 +144,9 @@ def test_what_prices_tokens_refuses_blocks(
     words: str, blocks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("hisparse_sim.gpu_replay.harness.several.find_devices", lambda gpus, over: [0, 0])
+    monkeypatch.setattr(
+        "hisparse_sim.gpu_replay.harness.several.find_devices", lambda gpus, over: [0, 0]
+    )
     result = run(*(str(blocks) if word == "FILE" else word for word in words.split()))
     assert result.exit_code == 1, result.output
     assert f"{blocks} {REFUSED}" in result.stderr
@@ -157,7 +159,7 @@ def test_the_library_refuses_them_too(blocks: Path) -> None:
     swap_in = SwapIn(load_link("h200-pcie5"), "sglang", 1, 1152)
     trace = open_trace(blocks)
     for price in (
-        lambda: add_costs(swept, load_model("glm-5.1"), [4]),
+        lambda: add_costs(swept, deployment_of(load_model("glm-5.1")), [4]),
         lambda: add_swap_in(swept, swept.rows, swap_in),
         lambda: rolling_curves(swept, 10, swap_in=swap_in),
         lambda: layer_misses(trace, "lru", 16),

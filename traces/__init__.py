@@ -15,15 +15,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hisparse_sim.traces.demand import Demand, Ragged
     from hisparse_sim.traces.errors import TraceError
-    from hisparse_sim.traces.files import atomic_path
     from hisparse_sim.traces.file.given import OneTrace, Traces, as_trace, as_traces, sample_path
     from hisparse_sim.traces.file.in_memory import trace_from_array, trace_from_frame
     from hisparse_sim.traces.file.metadata import PROVENANCES, Metadata
-    from hisparse_sim.traces.file.reader import Part, Trace, open_trace
+    from hisparse_sim.traces.file.parts import Part
+    from hisparse_sim.traces.file.reader import Trace, open_trace
     from hisparse_sim.traces.file.sampling import sample
     from hisparse_sim.traces.file.summary import LayerInfo, TraceInfo, info
     from hisparse_sim.traces.file.validation import Validation, validate
     from hisparse_sim.traces.file.writer import TraceWriter
+    from hisparse_sim.traces.files import atomic_path
 
 __all__ = [
     "PROVENANCES",
@@ -65,7 +66,7 @@ _MODULE_OF = {
     "trace_from_frame": "file.in_memory",
     "PROVENANCES": "file.metadata",
     "Metadata": "file.metadata",
-    "Part": "file.reader",
+    "Part": "file.parts",
     "Trace": "file.reader",
     "open_trace": "file.reader",
     "sample": "file.sampling",
@@ -82,4 +83,3 @@ def __getattr__(name: str) -> Any:
     if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
-

@@ -1,6 +1,6 @@
 """The demand of one (request, layer): what the reader hands out and the writer takes."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -43,3 +43,22 @@ class Demand:
     def row(self, index: int) -> Ints:
         """Return the positions of one row (a view)."""
         return self.positions[self.offsets[index] : self.offsets[index + 1]]
+
+    def cut(self, first: int, stop: int) -> "Demand":
+        """Return the rows with first <= step < stop, as views."""
+        begin, end = np.searchsorted(self.step, [first, stop]).tolist()
+        end = max(begin, end)
+        low, high = self.offsets[begin], self.offsets[end]
+        following = self.next_positions
+        if following is not None:
+            edges = following.offsets[begin : end + 1]
+            following = Ragged(edges - edges[0], following.values[edges[0] : edges[-1]])
+        return replace(
+            self,
+            step=self.step[begin:end],
+            seq_len=self.seq_len[begin:end],
+            offsets=self.offsets[begin : end + 1] - low,
+            positions=self.positions[low:high],
+            scores=None if self.scores is None else self.scores[low:high],
+            next_positions=following,
+        )

@@ -239,7 +239,6 @@ def _bench_together(
     """Measure on several GPUs; the result file is written anew after every row."""
     from hisparse_sim.gpu_replay.bench.lines import together_line
     from hisparse_sim.gpu_replay.bench.results import write_result
-    from hisparse_sim.gpu_replay.harness.several import find_devices
     from hisparse_sim.gpu_replay.bench.together import measure_together
     from hisparse_sim.gpu_replay.harness.several import find_devices
 

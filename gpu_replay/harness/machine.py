@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from hisparse_sim.gpu_replay.kernels.build import GpuError, nvcc_version, require_gpu
 from hisparse_sim.gpu_replay.harness.timing import capture, time_graphs
+from hisparse_sim.gpu_replay.kernels.build import GpuError, nvcc_version, require_gpu
 
 COPY_BYTES = 1 << 28
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hisparse_sim.gpu_replay.kernels.build import import_torch
 from hisparse_sim.gpu_replay.harness.host_memory import fill_random
+from hisparse_sim.gpu_replay.kernels.build import import_torch
 from hisparse_sim.gpu_replay.kernels.kernel import PAGE
 
 

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hisparse_sim.gpu_replay.harness.batch import Batch, check_rows
-from hisparse_sim.gpu_replay.kernels.build import GpuError, import_torch
-from hisparse_sim.gpu_replay.kernels.kernel import PAGE, Kernel
 from hisparse_sim.gpu_replay.harness.pools import make_pools
 from hisparse_sim.gpu_replay.harness.slots import Outcome, SlotState
+from hisparse_sim.gpu_replay.kernels.build import GpuError, import_torch
+from hisparse_sim.gpu_replay.kernels.kernel import PAGE, Kernel
 
 
 class Mismatch(GpuError):

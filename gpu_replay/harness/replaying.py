@@ -9,11 +9,17 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from hisparse_sim.gpu_replay.harness.batch import Batch, make_batch
-from hisparse_sim.gpu_replay.kernels.build import require_gpu
 from hisparse_sim.gpu_replay.harness.replayer import Mismatch, Replayer
-from hisparse_sim.gpu_replay.kernels import get_kernel
 from hisparse_sim.gpu_replay.harness.several import Member, run_together
-from hisparse_sim.gpu_replay.harness.timing import QUEUE_US, elapsed_us, hold_stream, record, timer_us
+from hisparse_sim.gpu_replay.harness.timing import (
+    QUEUE_US,
+    elapsed_us,
+    hold_stream,
+    record,
+    timer_us,
+)
+from hisparse_sim.gpu_replay.kernels import get_kernel
+from hisparse_sim.gpu_replay.kernels.build import require_gpu
 from hisparse_sim.simulator.replay import PartReplay, replay_part
 from hisparse_sim.traces import Trace
 from hisparse_sim.traces.file.units import refuse_blocks

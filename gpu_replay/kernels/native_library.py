@@ -12,6 +12,7 @@ HEADERS = tuple(SOURCE.with_name(name) for name in ("pieces.cuh", "swap_in.cuh")
 # Sizes of a library that is only wanted for what does not depend on them.
 ANY_SIZES = (1, 1, 16)
 
+
 class SwapIn(ctypes.Structure):
     _fields_ = [
         *((name, ctypes.c_void_p) for name in (

@@ -8,24 +8,20 @@ from typing import Any
 
 import click
 
+from hisparse_sim.simulator.commands.answers import asked, one_trace, say, write, write_document
 from hisparse_sim.simulator.commands.setting_options import (
     POSITIVE,
-    asked,
     deployment_options,
     engine_option,
-    one_trace,
     policy_option,
-    say,
     trace_options,
-    write,
-    write_document,
 )
 from hisparse_sim.simulator.views import FIGURE_SUFFIXES
 from hisparse_sim.traces.commands.options import announcer, output_form, output_options
 from hisparse_sim.traces.commands.values import (
     Number,
-    Real,
     Output,
+    Real,
     RenamedChoice,
     refuse_without,
     several,
@@ -222,7 +218,9 @@ def serve(
     say(served.notes, options["quiet"])
     if form == "table":
         load = load_line(served.setting, options["prompt"], options["output_len"])
-        show_served(served.rows, f"{load}; B {buffer:,}, ratio {ratio}, {policy}\n", served.setting, output)
+        show_served(
+            served.rows, f"{load}; B {buffer:,}, ratio {ratio}, {policy}\n", served.setting, output
+        )
     else:
         chosen = {
             "buffer": buffer,
@@ -236,7 +234,7 @@ def serve(
 
 
 @click.command()
-@trace_options
+@trace_options("sample")
 @policy_option
 @engine_option("")
 @click.option("--plot", type=Output(*FIGURE_SUFFIXES), help="Curves beside published points.")

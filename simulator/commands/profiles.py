@@ -2,20 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import click
 
-from hisparse_sim.traces.commands.options import output_form, output_options
+from hisparse_sim.traces.commands.options import output_form, output_options, quiet_option
+from hisparse_sim.traces.commands.values import Name
+from hisparse_sim.traces.terminal import wrote
+
+
+def _tables() -> Iterable[str]:
+    from hisparse_sim.simulator.serving.profiles.listing import TABLES
+
+    return TABLES
 
 
 @click.command("profiles")
-@click.argument("table", required=False)
+@click.argument("table", type=Name(_tables), required=False)
 @click.argument("name", required=False)
 @click.option("--profiles", "own", type=click.Path(), help="TOML file with your own profiles.")
 @output_options
+@quiet_option
 def list_profiles(
-    table: str | None, name: str | None, own: str | None, form: str | None, output: Path | None
+    table: str | None,
+    name: str | None,
+    own: str | None,
+    form: str | None,
+    output: Path | None,
+    quiet: bool,
 ) -> None:
     """Models, machines, links, engines and step times, with figures and sources.
 
@@ -35,3 +50,4 @@ def list_profiles(
         show_profiles(rows, output, figures=name is not None)
     else:
         write_profiles(rows, form, output)
+    wrote(output, quiet)

@@ -23,7 +23,8 @@ from hisparse_sim.traces.terminal import note
 
 if TYPE_CHECKING:
     from hisparse_sim.simulator.replay.kept import Kept
-    from hisparse_sim.simulator.replay.sweeping import Progress, Sweep
+    from hisparse_sim.simulator.replay.sweeping import Progress
+    from hisparse_sim.simulator.replay.swept import Sweep
 
 traces_argument = click.argument("traces", nargs=-1, metavar="[TRACE]...")
 replay_options = combined(

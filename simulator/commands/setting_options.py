@@ -4,30 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from importlib.metadata import version
-from pathlib import Path
 from reprlib import repr as clipped
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from hisparse_sim.simulator.serving.engines import ENGINES, NEWEST, load_engine
 from hisparse_sim.simulator.serving.scenario import Scenario
-from hisparse_sim.traces.commands.options import (
-    combined,
-    in_options,
-    open_traces,
-    provenance_option,
-    quiet_option,
-)
+from hisparse_sim.traces.commands.options import combined, provenance_option, quiet_option
 from hisparse_sim.traces.commands.values import Name, Number, Real
-from hisparse_sim.traces.terminal import note
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from hisparse_sim.simulator.serving.missing import Origin
-    from hisparse_sim.traces import Trace
 
 
 def known_profiles(section: str) -> Callable[[], Iterable[str]]:
@@ -115,11 +100,15 @@ def engine_option(default: str = NEWEST.name) -> Callable[[Any], Any]:
     )
 
 
-trace_options = combined(
-    click.option("--trace", "traces", multiple=True, help="Trace to replay.  [default: sample]"),
-    provenance_option,
-    quiet_option,
-)
+def trace_options(default: str) -> Callable[[Any], Any]:
+    """--trace with what is replayed where none is given, and how it is said."""
+    return combined(
+        click.option(
+            "--trace", "traces", multiple=True, help=f"Trace to replay.  [default: {default}]"
+        ),
+        provenance_option,
+        quiet_option,
+    )
 
 
 _UNITS = {"GiB": 1.0, "TiB": 1024.0, "GB": 1e9 / (1 << 30), "TB": 1e12 / (1 << 30)}
@@ -150,14 +139,7 @@ host_options = combined(
         help="Host memory for the pool of one GPU.  [default: its share of the machine's]",
     ),
 )
-deployment_options = combined(
-    click.option(
-        "--model",
-        type=Name(known_profiles("models")),
-        default=Scenario.model,
-        show_default=True,
-        help="Model profile.",
-    ),
+machine_options = combined(
     click.option(
         "--hardware",
         type=Name(known_profiles("hardware")),
@@ -186,10 +168,20 @@ deployment_options = combined(
     click.option(
         "--max-total-tokens",
         type=Number(1),
-        help="Most tokens of a rank's pool, as the engine's option.",
+        help="Limit of a rank's pool in tokens, as the engine's option.",
     ),
     host_options,
     engine_option(),
+)
+deployment_options = combined(
+    click.option(
+        "--model",
+        type=Name(known_profiles("models")),
+        default=Scenario.model,
+        show_default=True,
+        help="Model profile.",
+    ),
+    machine_options,
     click.option(
         "--early-stops",
         is_flag=True,
@@ -233,71 +225,10 @@ deployment_options = combined(
         show_default=True,
         help="Tokens.",
     ),
-    trace_options,
+    trace_options("synthetic, of the model"),
     click.option(
         "--miss-curve",
         type=click.Path(),
         help="Rows of a sweep (buffer, miss_rate) for this load, instead of a replay.",
     ),
 )
-
-
-def one_trace(traces: tuple[str, ...], provenance: str | None) -> Trace:
-    """The one trace named, or the bundled sample."""
-    opened = open_traces(traces, provenance)
-    if len(opened) > 1:
-        raise click.UsageError("give one --trace: predictions take the misses of a single file")
-    return opened[0]
-
-
-def asked(options: dict[str, Any]) -> dict[str, Any]:
-    """The options of a scenario as its functions take them: the trace is open, if one is needed."""
-    if options["step_times"] == "aiconfigurator":
-        note("asking AIConfigurator for a table", options["quiet"])
-    if options["miss_curve"] is not None:
-        if options["traces"]:
-            raise click.UsageError("give --trace or --miss-curve, not both: misses come from one")
-        return given(options)
-    return given(options) | {"trace": one_trace(options["traces"], options["provenance"])}
-
-
-def say(notes: Iterable[str], quiet: bool) -> None:
-    """Print what a reader of the result must know."""
-    for each in notes:
-        note("note: " + in_options(each, click.get_current_context().command), quiet)
-
-
-def given(options: dict[str, Any]) -> dict[str, Any]:
-    left_out = ("traces", "provenance", "quiet")
-    return {name: value for name, value in options.items() if name not in left_out}
-
-
-def write(
-    rows: pd.DataFrame,
-    origin: Origin,
-    options: dict[str, Any],
-    form: str,
-    output: Path | None,
-    seed: int = 0,
-) -> None:
-    """Write rows with what is needed to compute them again."""
-    from hisparse_sim.simulator.views.tables import stamped, write_rows
-
-    digests = {origin.name: origin.sha256}
-    write_rows(stamped(rows, digests, seed, given(options)), form, output)
-
-
-def write_document(
-    found: dict[str, Any], origin: Origin, options: dict[str, Any], output: Path | None
-) -> None:
-    """Write a JSON object, with what is needed to compute it again first."""
-    from hisparse_sim.simulator.views import tables
-
-    stamp = {
-        "trace": origin.name,
-        "provenance": origin.provenance,
-        "trace_sha256": origin.sha256,
-        "parameters": {k: v for k, v in given(options).items() if v is not None},
-        "version": version("hisparse-sim"),
-    }
-    tables.write_document(stamp | found, output)

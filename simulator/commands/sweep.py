@@ -15,7 +15,7 @@ from hisparse_sim.simulator.commands.replay_options import (
     selection,
     traces_argument,
 )
-from hisparse_sim.simulator.commands.setting_options import kv_dtype_option
+from hisparse_sim.simulator.commands.setting_options import kv_dtype_option, machine_options
 from hisparse_sim.simulator.views import FIGURE_SUFFIXES
 from hisparse_sim.traces.commands.options import (
     FILE_FORMATS,
@@ -24,9 +24,14 @@ from hisparse_sim.traces.commands.options import (
     output_form,
     output_options,
 )
-from hisparse_sim.traces.commands.values import Number, Real, Renamed, refuse_without, several
+from hisparse_sim.traces.commands.values import Number, Renamed, refuse_without, several
 from hisparse_sim.traces.files import refuse_input
 from hisparse_sim.traces.terminal import wrote
+
+COSTS = (  # options that say what costs are of
+    "kv_dtype hardware layout mem_fraction_static device_pool_gib max_total_tokens host_gib"
+    " host_memory_gib engine output_len"
+).split()
 
 
 @click.command()
@@ -49,21 +54,7 @@ from hisparse_sim.traces.terminal import wrote
     help="host_to_device_ratio: adds what fits into memory and the bytes over the link.",
 )
 @model_option
-@kv_dtype_option
-@click.option(
-    "--device-pool-gib",
-    type=Real(0, min_open=True),
-    default=30.0,
-    show_default=True,
-    help="GPU memory left for KV, per GPU.",
-)
-@click.option(
-    "--host-gib",
-    type=Real(0, min_open=True),
-    default=250.0,
-    show_default=True,
-    help="Host memory for the KV pool, per GPU.",
-)
+@machine_options
 @click.option(
     "--output-len",
     type=Number(0, 2**31 - 1),
@@ -128,8 +119,7 @@ def sweep(
     else:
         parameters = selection(swept, options)
         if "model" in rows or "link" in rows:
-            costs = ("kv_dtype", "device_pool_gib", "host_gib", "output_len")
-            parameters |= {name: options[name] for name in costs}
+            parameters |= {name: options[name] for name in COSTS}
         write_rows(stamped(rows, swept.digests, options["seed"], parameters), form, output)
     wrote(output, quiet)
     end(swept, keep, quiet)

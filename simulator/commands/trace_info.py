@@ -15,7 +15,6 @@ from hisparse_sim.traces.commands.options import (
     quiet_option,
 )
 from hisparse_sim.traces.commands.values import Output
-from hisparse_sim.traces.file.units import TOKEN
 from hisparse_sim.traces.files import refuse_input, refuse_same, refuse_unwritable
 from hisparse_sim.traces.terminal import escaped, printable, wrote
 
@@ -63,10 +62,6 @@ def info(
         return
     if len(opened) > 1:
         raise click.UsageError("several traces are compared with --full")
-    from dataclasses import asdict
-
-    import pandas as pd
-
     from hisparse_sim.simulator.views.tables import write_rows
     from hisparse_sim.simulator.views.terminal import show_trace_info
     from hisparse_sim.traces import info as describe
@@ -76,14 +71,7 @@ def info(
         show_trace_info(described, output)
         wrote(output, quiet)
         return
-    rows = pd.DataFrame([asdict(layer) for layer in (*described.per_layer, described.total)])
-    rows = rows.astype({"layer": "Int64"})
-    rows.insert(0, "trace", printable(described.path.stem))
-    rows.insert(1, "provenance", described.metadata.provenance)
-    if described.metadata.unit != TOKEN:
-        rows.insert(2, "unit", described.metadata.unit)
-    rows["trace_sha256"] = described.sha256
-    write_rows(rows, form, output)
+    write_rows(described.table(), form, output)
     wrote(output, quiet)
 
 

@@ -1,6 +1,6 @@
-"""Replay of traces through policies: rows of a trace in, misses per step and tidy result rows out.
+"""Replay of traces against policies: rows of a trace in, misses per step and tidy result rows out.
 
-Names load their module when first used, so that the command line starts without compiled code.
+Names load their module on first use, so that the command line starts without compiled code.
 """
 
 from importlib import import_module
@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hisparse_sim.simulator.replay.curves import rolling_curves
     from hisparse_sim.simulator.replay.replaying import PartReplay, Replay, replay, replay_part
-    from hisparse_sim.simulator.replay.sweeping import Sweep, sweep
+    from hisparse_sim.simulator.replay.sweeping import sweep
+    from hisparse_sim.simulator.replay.swept import Sweep
 
 __all__ = [
     "PartReplay",
@@ -28,7 +29,7 @@ _MODULE_OF = {
     "replay": "replaying",
     "replay_part": "replaying",
     "rolling_curves": "curves",
-    "Sweep": "sweeping",
+    "Sweep": "swept",
     "sweep": "sweeping",
 }
 

@@ -1,4 +1,4 @@
-"""Rolling miss curves: how many misses a decode step pays as a request goes on."""
+"""Rolling miss curves: misses per decode step, over the decode steps of a request."""
 
 from typing import Protocol
 
@@ -8,9 +8,8 @@ import pandas as pd
 
 from hisparse_sim.simulator.replay.coverage import SELECTED
 from hisparse_sim.simulator.replay.metrics import Misses, rolling_mean
-from hisparse_sim.simulator.replay.sweeping import Piece, Run, Sweep
+from hisparse_sim.simulator.replay.swept import Piece, Run, Sweep
 from hisparse_sim.traces.file.units import refuse_blocks
-
 
 _OF_TRACES = ("trace", "provenance", "unit")
 _COVERS = ("start", "trace_sha256", *SELECTED)
@@ -29,18 +28,18 @@ def rolling_curves(
 ) -> pd.DataFrame:
     """Return misses per step and layer, smoothed by a trailing window of `window` steps.
 
-    With `swap_in` the curve is one of modelled time: `swap_in_us` takes the place of
+    With `swap_in` the curve shows modelled time: the column `swap_in_us` replaces
     `misses_per_step`.
 
-    Each (request, layer) is smoothed on its own; its first value stands at its step window - 1
+    Each (request, layer) is smoothed on its own; its first value is at its step window - 1
     (after the first `skip_steps`, which leave out the start-up burst). Then the layers of all
     requests are averaged step by step; a request that has ended drops out. Columns: `trace,
     provenance, policy, buffer, step, misses_per_step, p10, p90` (of the smoothed layers), `layers`
     (how many were averaged), and what the curve covers: seed, start, trace, selection, window and
     steps skipped.
 
-    Raises ValueError if no (request, layer) is as long as the window, TraceError if the time of a
-    trace is asked for that does not count tokens.
+    Raises ValueError if no (request, layer) is as long as the window, TraceError if time is
+    asked for and the positions of a trace are not tokens.
     """
     if swap_in is not None:
         refuse_blocks((piece.trace for piece in swept.pieces), "swap-in times price")

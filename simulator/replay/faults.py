@@ -1,7 +1,7 @@
 """What is wrong with a policy that cannot be compiled, in one sentence.
 
-Numba answers a slip in a hook with pages about the types of the loop around it. The slips that
-happen are told apart here, by looking at the policy first and at Numba's text second.
+Numba answers a mistake in a hook with pages about the types of the loop around it. The common
+mistakes are told apart here, from the policy first and from Numba's text second.
 """
 
 import inspect
@@ -20,7 +20,9 @@ from hisparse_sim.policies.policy import Policy, PolicyError, Step
 
 _COLOURS = re.compile(r"\x1b\[\d*m")
 _NO_FIELD = re.compile(r"Unknown attribute '(\w+)' of type (\w+)")
-_NO_HOOK = re.compile(r"Untyped global name '(\w+)'.*Cannot determine Numba type of <class 'function'>")
+_NO_HOOK = re.compile(
+    r"Untyped global name '(\w+)'.*Cannot determine Numba type of <class 'function'>"
+)
 _NO_NAME = re.compile(r"(?:NameError: name|Untyped global name) '(\w+)'.*is not defined")
 _PLACE = re.compile(r'File "([^"]+)", line (\d+)')
 _NOT_THEIRS = ("kernel.py", "per_token.py")

@@ -1,9 +1,9 @@
-"""Rows of several sweeps or curves in one table: what differs is kept apart under its own name, and
-what can neither be summed nor told apart is refused.
+"""Rows of several sweeps or curves in one table: what differs gets a name of its own, and what can
+neither be summed nor told apart is refused.
 
 A series is one trace, known by its digest, replayed from one start; a curve also has a window, a
 number of steps skipped and a selection. Rows without these columns (older versions wrote none) are
-joined with no others of their trace. Where rows come from files, a column `file` names them."""
+not joined with others of their trace. Where rows come from files, a column `file` names them."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -64,9 +64,9 @@ def joined(rows: pd.DataFrame) -> pd.DataFrame:
 
 def joined_curves(curves: pd.DataFrame) -> pd.DataFrame:
     """Return the points of curves with a name of its own in `trace` for every series, and in
-    `policy` for every seed where several are replayed; a point that is there twice counts once.
+    `policy` for every seed where several are replayed; a repeated point counts once.
 
-    Raises TraceError if two points of one place differ.
+    Raises TraceError if two points at one place differ.
     """
     unknown = curves.reindex(columns=["window", *SELECTED]).isna().any(axis=1)
     files = curves[FILE].where(unknown) if FILE in curves else None
@@ -78,15 +78,15 @@ def joined_curves(curves: pd.DataFrame) -> pd.DataFrame:
     if not twice.empty:
         one = twice.iloc[0]
         raise TraceError(
-            f"two curves of {one.get('trace', 'a trace')} that cover the same differ:"
+            f"two curves of {one.get('trace', 'a trace')} that cover the same steps differ:"
             f" {one['policy']} at {one['buffer']:,} slots, step {one['step']:,}; leave one out"
         )
     return curves
 
 
 def _told_apart(rows: pd.DataFrame, aspects: Mapping[str, Callable[[Any], str]]) -> pd.DataFrame:
-    """Name every series by its trace and by those aspects in which it differs from another one of
-    that name; copies of one trace file have one name."""
+    """Name every series by its trace and by whatever distinguishes it from others of that name;
+    copies of one trace file have one name."""
     if "trace" not in rows:
         return rows
     names = rows["trace"].astype("string")
@@ -129,7 +129,7 @@ def _conflict(trace: str, told: pd.DataFrame) -> str:
         beside = f" beside {', '.join(others)}" if others else ""
         return (
             f"{who} does not say which requests, layers and steps of {trace} it covers{beside}"
-            " (older versions did not write it): use it alone, or sweep again"
+            " (older versions did not write it): use it alone, or run the sweep again"
         )
     ways = [
         f"{_NOUN[name]} {' and '.join(map(str, values[:3]))}"

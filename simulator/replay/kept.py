@@ -1,9 +1,8 @@
-"""What a sweep has finished, kept in a file, so that an interrupted one can resume.
+"""The finished work of a sweep, kept in a file, so that an interrupted sweep can resume.
 
 Its first line says what it is. A line per (request, layer, policy, buffer) follows, appended when
-it is done: a digest and JSON. A line that was cut short, or is of another trace, setting or version
-of the program, counts for nothing. The file is one sweep's at a time, which a lock beside it sees
-to."""
+it is done: a digest and JSON. A line that was cut short, or belongs to another trace, setting or
+version of the program, is ignored. A lock beside the file lets one sweep use it at a time."""
 
 import hashlib
 import json
@@ -31,7 +30,7 @@ from hisparse_sim.traces.terminal import printable
 
 try:
     import fcntl
-except ImportError:  # Windows: two sweeps with one file are not seen there
+except ImportError:  # Windows: two sweeps on one file go unnoticed
     fcntl = None  # type: ignore[assignment]
 
 _HEAD = b"hisparse-sim: finished work of a sweep"
@@ -60,7 +59,8 @@ class Kept:
     def __init__(self, path: str | PathLike[str]) -> None:
         """Read what the file holds, if it is there.
 
-        Raises TraceError if another sweep holds it, if it cannot be read, or is none of ours.
+        Raises TraceError if another sweep holds it, if it cannot be read, or is another kind of
+        file.
         """
         self.path = Path(path)
         self._release = _locked(self.path)
@@ -83,7 +83,7 @@ class Kept:
         self.close()
 
     def close(self) -> None:
-        """Let others have the file, which stays."""
+        """Release the file, which stays."""
         self._release()
         self._release = _nothing
 
@@ -115,7 +115,7 @@ class Kept:
         buffer_size: int,
         done: Finished,
     ) -> None:
-        """Append a result; one of a policy that is not the program's own is not kept.
+        """Append a result; results of policies of one's own are not kept.
 
         Raises TraceError if the file cannot be written.
         """
@@ -140,8 +140,8 @@ class Kept:
             raise TraceError(f"{self.path} cannot be written: {error.strerror or error}") from error
 
     def remove(self) -> bool:
-        """Remove what this sweep asked for, whose result is safe, and the file if nothing else is
-        in it; return whether work of another sweep stays."""
+        """Remove what this sweep asked for, now that its result is written, and the file if it
+        holds nothing else; return whether work of another sweep remains."""
         others = [
             text
             for name, text in self._found.items()
@@ -162,7 +162,7 @@ class Kept:
         lines = content.split(b"\n")
         if not (_HEAD.startswith(lines[0]) if len(lines) == 1 else lines[0] == _HEAD):
             raise TraceError(
-                f"{self.path} is in the way: it does not hold the work of a sweep; rename it"
+                f"{self.path} already exists and does not hold the work of a sweep; rename it"
             )
         found = {}
         for line in lines:
@@ -202,8 +202,8 @@ def _nothing() -> None:
 
 
 def _locked(path: Path) -> Callable[[], None]:
-    """Take the lock of a file and return how to release it. The system releases it when a process
-    ends, however that happens; the file of the lock names its holder.
+    """Take the lock of a file and return how to release it. The system releases it when the
+    process ends, in whatever way; the lock file names its holder.
 
     Raises TraceError if another sweep has it.
     """
@@ -229,7 +229,7 @@ def _locked(path: Path) -> Callable[[], None]:
         with suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(file), os.stat(lock)):
                 break
-        os.close(file)  # its holder removed it in between
+        os.close(file)  # its holder has just removed it
 
     os.truncate(file, 0)
     os.write(file, f"process {os.getpid()} on {node()}".encode())

@@ -63,7 +63,7 @@ def compiled(policy: Policy) -> Callable[[Rows, int, Slots, Positions, Any, Outp
     stamp = STAMP
     here = policy.step.__module__.startswith(policy_types.__package__ + ".")
     ours = here and policy.step.__closure__ is None
-    checked = not ours  # a wrong victim would write over foreign memory
+    checked = not ours  # a wrong victim would overwrite other memory
 
     def run(
         rows: Rows, start: int, slot: Slots, token: Positions, state: Any, output: Output
@@ -83,7 +83,7 @@ def compiled(policy: Policy) -> Callable[[Rows, int, Slots, Positions, Any, Outp
             miss = 0
             following = first + len(row)
             for i in range(len(row)):  # without a branch: hits and misses are hard to predict
-                prefetch(rows.positions, following + i)  # else the next row waits for memory
+                prefetch(rows.positions, following + i)  # or the next row would wait for memory
                 found = slot[row[i]]
                 hits[hit] = found
                 places[miss] = i
@@ -94,7 +94,7 @@ def compiled(policy: Policy) -> Callable[[Rows, int, Slots, Positions, Any, Outp
             count = 0
             for i in range(miss):
                 position = row[places[i]]
-                if position != newest:  # it waits in the reserved page
+                if position != newest:  # it is in the reserved page
                     missed[count] = position
                     places[count] = places[i]
                     count += 1
@@ -140,7 +140,7 @@ def compiled(policy: Policy) -> Callable[[Rows, int, Slots, Positions, Any, Outp
 
 @contextmanager
 def on_compile(call: Callable[[], None]) -> Iterator[None]:
-    """Call `call` once if anything is compiled inside the block, when that begins."""
+    """Call `call` once, when the first compilation inside the block begins."""
 
     class Listener(event.Listener):
         heard = False

@@ -1,4 +1,4 @@
-"""From misses per step to the figures of a result row, and to rolling curves."""
+"""From misses per step to the figures of a result row and to rolling curves."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -33,18 +33,24 @@ def tidy_row(misses: Misses, accesses: int) -> dict[str, Any]:
 
 
 def tidy_rows(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
-    """Return result rows as a table; the column `unit` stays if a trace counts no tokens."""
+    """Return result rows as a table, with the column `unit` only if a trace has another unit than
+    tokens."""
     table = pd.DataFrame(list(rows))
     if "layer" in table:
-        table["layer"] = table["layer"].astype("Int64")  # null where a row is of several layers
+        table["layer"] = table["layer"].astype("Int64")  # null where a row covers several layers
+    return without_tokens(table)
+
+
+def without_tokens(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the table without its column `unit` if the positions of all traces are tokens."""
     if "unit" in table and (table["unit"] == TOKEN).all():
         return table.drop(columns="unit")
     return table
 
 
 def blocks_of(rows: pd.DataFrame) -> str:
-    """Return what the positions of rows are that count no tokens, and in which of the traces; ""
-    if all are tokens."""
+    """Return the unit of positions that are not tokens, and of which trace it is; "" if all are
+    tokens."""
     if "unit" not in rows:
         return ""
     units = rows[["trace", "unit"]].drop_duplicates().dropna()
@@ -62,7 +68,7 @@ def origins(rows: pd.DataFrame) -> list[str]:
 
 def excess_over_min(misses: int, least: int) -> float:
     """Return misses / `least`, those of MIN (Belady), - 1: 0.25 is a quarter more than necessary;
-    infinite if none were."""
+    infinite if MIN has none."""
     if least == 0:
         return 0.0 if misses == 0 else float("inf")
     return misses / least - 1

@@ -1,5 +1,4 @@
-"""Replaying the demand of a trace against one policy and buffer size (semantics:
-docs/semantics.md)."""
+"""Replay of a trace against one policy and buffer size (semantics: docs/semantics.md)."""
 
 import hashlib
 from collections.abc import Iterable
@@ -22,7 +21,7 @@ from hisparse_sim.traces.notebook import shown
 STARTS = ("staged", "direct")
 MAX_BUFFER_SIZE = 32767  # the engine holds slot ids in int16
 
-# Of a table per position. A seq_len above it is longer than any context, and rows list few of them.
+# Entries of a table per position. A seq_len above it exceeds any context; rows list few positions.
 _LARGEST_TABLE = 1 << 24
 
 _NOTHING = np.empty(0, np.int32)
@@ -30,7 +29,7 @@ _NOTHING = np.empty(0, np.int32)
 
 @dataclass(frozen=True, eq=False)
 class PartReplay:
-    """What one (request, layer) came to."""
+    """The result for one (request, layer)."""
 
     misses: npt.NDArray[np.int32]  # [n] misses of every row
     victims: npt.NDArray[np.int16] | None  # [misses.sum()] slot taken by each miss, in order
@@ -38,7 +37,7 @@ class PartReplay:
 
 @dataclass(frozen=True, eq=False)
 class Replay:
-    """What a trace came to under one policy and buffer size.
+    """The result for a trace under one policy and buffer size.
 
     `misses` int32 [rows replayed], in the order of the file. `rows`: one tidy row per (request,
     layer), columns as in docs/metrics.md. `victims` int16 [misses.sum()], only if asked for: the
@@ -71,7 +70,7 @@ def replay(
     `trace`: a path or an opened trace. `policy`: a name of `hisparse_sim.policies.POLICIES` or a
     Policy. `buffer`: B, the `device_buffer_size` in slots. `start`: "staged" (prefill on the
     same GPU left the first B tokens in the buffer) or "direct" (the buffer is empty). `steps` =
-    (first, stop) keeps first <= step < stop. `seed` matters to `random` only. `victims` asks for
+    (first, stop) keeps first <= step < stop. `seed` is used by `random` only. `victims` asks for
     the slots.
 
     Raises TraceError for a bad trace, or one whose rows are longer than the buffer; ValueError for
@@ -104,7 +103,7 @@ def replay(
         )
     if not any(len(part.misses) for part in parts):
         raise no_steps([trace], steps)
-    covers = coverage(trace, covered, seed)
+    covers = coverage(trace.sha256, trace.parts, covered, seed)
     return Replay(
         misses=np.concatenate([part.misses for part in parts]),
         rows=tidy_rows(row | covers for row in rows),
@@ -125,7 +124,7 @@ def replay_part(
 ) -> PartReplay:
     """Replay one (request, layer) that is already in memory; arguments as for `replay`.
 
-    `demand` must keep the rules of the trace file, as everything that `Trace.read` returns does.
+    `demand` must follow the rules of the trace file, as whatever `Trace.read` returns does.
     """
     policy = get_policy(policy)
     buffer_size = index(buffer_size)
@@ -135,21 +134,17 @@ def replay_part(
     if longest > buffer_size:
         raise TraceError(
             f"request {demand.request!r}, layer {demand.layer}, step "
-            f"{demand.step[int(lengths.argmax())]} demands {longest} positions at once, more than "
+            f"{demand.step[int(lengths.argmax())]} selects {longest} positions, more than "
             f"a buffer of {buffer_size} holds; choose a larger buffer"
         )
     steps = len(demand.step)
-    # Short steps come first, since seq_len never shrinks; in them everything is resident.
+    # Short steps come first, since seq_len never shrinks; everything is resident in them.
     first = int(np.searchsorted(demand.seq_len, buffer_size, side="right"))
     misses = np.zeros(steps, np.int32)
     long_accesses = int(demand.offsets[-1] - demand.offsets[first]) if victims else 0
     output = Output(misses, np.empty(long_accesses, np.uint16))
     if first < steps:
-        # Every index below fits: positions are under the last seq_len, initial tokens under B.
-        positions = max(int(demand.seq_len[-1]), buffer_size)
-        if positions > _LARGEST_TABLE:
-            demand, positions = _renumbered(demand, buffer_size)
-        rows = _rows(demand)
+        rows, positions = rows_of(demand, buffer_size)
         filled = start == "staged" or demand.prompt_len <= buffer_size or first > 0
         slot = np.full(positions + 1, buffer_size, np.uint16)
         token = np.full(buffer_size + 1, positions, np.uint32)
@@ -180,7 +175,7 @@ def replay_part(
             refuse(policy, state, error)
         if total < 0:
             raise PolicyError(
-                f"policy {policy.name!r} gave a victim that is no slot or is demanded in the same "
+                f"policy {policy.name!r} chose a victim that is no slot or is used in the same "
                 f"step (request {demand.request!r}, layer {demand.layer}, step "
                 f"{demand.step[-1 - total]}); it must give every miss another slot that is not hit"
             )
@@ -189,29 +184,30 @@ def replay_part(
 
 
 def check_arguments(buffer_size: int, start: str) -> None:
-    """Raise ValueError for a buffer size or a start that no replay can have."""
+    """Raise ValueError for a buffer size or start that cannot be replayed."""
     if not 1 <= buffer_size <= MAX_BUFFER_SIZE:
         raise ValueError(
             f"buffer size {buffer_size} is not in 1..{MAX_BUFFER_SIZE}: the engine holds slot ids "
             "in 16 bits"
         )
     if start == "warm":
-        raise ValueError("the warm start is not built yet; choose staged or direct")
+        raise ValueError("a warm start is not implemented; choose staged or direct")
     if start not in STARTS:
         raise ValueError(f"unknown start {start!r}; choose {' or '.join(STARTS)}")
 
 
 def default_buffers(top_k: int) -> tuple[int, ...]:
-    """Return the smallest buffer, the engine's default and one more, as far as slot ids reach."""
+    """Return the smallest buffer, the engine's default and a larger one, as far as slot ids
+    allow."""
     sizes = (min(times * top_k, MAX_BUFFER_SIZE) for times in (1, 2, 3))
     return tuple(dict.fromkeys(max(top_k, size) for size in sizes))
 
 
 def check_top_k(trace: Trace, buffer_size: int) -> None:
-    """Raise TraceError if one step of `trace` may demand more than the buffer holds."""
+    """Raise TraceError if a step of `trace` may select more positions than the buffer holds."""
     if trace.metadata.top_k > buffer_size:
         raise TraceError(
-            f"{trace.path} demands top_k = {trace.metadata.top_k} positions at once, more than a "
+            f"{trace.path} selects top_k = {trace.metadata.top_k} positions per step, more than a "
             f"buffer of {buffer_size} holds; choose `buffer` {trace.metadata.top_k} or more"
         )
 
@@ -220,11 +216,22 @@ def no_steps(traces: Iterable[Trace], steps: tuple[int, int] | None) -> TraceErr
     """Return the error for a selection of steps that no request has."""
     names = ", ".join(str(trace.path) for trace in traces)
     first, stop = steps or (0, 0)
-    return TraceError(f"{names} has no steps from {first} to {stop - 1} in what is selected")
+    return TraceError(f"{names} has no steps from {first} to {stop - 1} in the selection")
+
+
+def rows_of(demand: Demand, buffer_size: int) -> tuple[Rows, int]:
+    """Return the rows as compiled code takes them, and T, above all positions and initial tokens.
+
+    Where a table of T entries would be too large, positions are numbered anew.
+    """
+    positions = max(int(demand.seq_len[-1]), buffer_size)
+    if positions > _LARGEST_TABLE:
+        demand, positions = _renumbered(demand, buffer_size)
+    return _rows(demand), positions
 
 
 def _renumbered(demand: Demand, buffer_size: int) -> tuple[Demand, int]:
-    """Number positions by their rank among those that occur; return how many there are as well.
+    """Number positions by their rank among those that occur; return their count, too.
 
     Ranks keep the order, and the tokens that may fill the buffer at the start keep their numbers.
     """

@@ -1,4 +1,4 @@
-"""The columns of result files: what kind of value each has, and its range."""
+"""The columns of result files: the kind and range of their values."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -54,10 +54,10 @@ _NUMBERS: Mapping[str, _Number] = {
     "excess_over_min": _Number(least=-1, most=float("inf")),
     **dict.fromkeys(("published", "ours", "error"), _ANY),
 }
-TEXTS = frozenset(  # with the seed, which is named and not computed with, and may have 63 bits
-    "flags gap how kv_dtype limit link load machine mode model parameters policy provenance reason"
-    " request seed selected_layers selected_requests selected_steps source start swap_in_kernel"
-    " trace trace_sha256 unit version what".split()
+TEXTS = frozenset(  # with the seed, an identifier of up to 63 bits
+    "engine flags gap hardware how kv_dtype limit link load machine mode model parameters policy"
+    " provenance reason request seed selected_layers selected_requests selected_steps source start"
+    " swap_in_kernel trace trace_sha256 unit version what".split()
 )
 _FLAGS = frozenset(("best", "meets"))
 _LISTS = frozenset(("us",))  # of numbers

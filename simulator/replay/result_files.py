@@ -1,9 +1,9 @@
 """The one reader of result files: rows that the commands wrote with -o, as csv, json, jsonl or
 parquet.
 
-A result file may come from anybody. It is a regular file of bounded size; every column that is
-used has one type and a range, so that a request called NA or a trace called 7 stays what it is; and
-nothing that it says is opened or run."""
+A result file may come from anyone. It is a regular file of bounded size; every column that is used
+has one type and a range, so that a request called NA or a trace called 7 stays what it is; and
+nothing that it names is opened or run."""
 
 import csv
 import json
@@ -27,7 +27,7 @@ from hisparse_sim.traces import TraceError
 from hisparse_sim.traces.files import opened
 
 SUFFIXES = (".csv", ".json", ".jsonl", ".parquet")
-MOST_BYTES = 1 << 28  # of a file; of Parquet also when decompressed, four times that
+MOST_BYTES = 1 << 28  # of a file; four times that for decompressed Parquet
 MOST_ROWS = 20_000_000
 _MOST_CELLS = 200_000_000
 _MOST_COLUMNS = 1_000
@@ -40,12 +40,13 @@ _FORMULA = re.compile(r"'*[=+\-@\t\r]")
 
 
 def cell_of(text: str) -> str:
-    """Return a text as a cell of CSV: one that a spreadsheet would compute gets a quote."""
+    """Return a text as a CSV cell: a quote goes before one that a spreadsheet would take for a
+    formula."""
     return f"'{text}" if _FORMULA.match(text) else text
 
 
 def text_of(cell: str) -> str:
-    """Return the text that `cell_of` made a cell of."""
+    """Return the text from which `cell_of` made a cell."""
     return cell[1:] if cell[:1] == "'" and _FORMULA.match(cell) else cell
 
 
@@ -56,8 +57,8 @@ def read_rows(path: Path, needed: Collection[str] = ()) -> pd.DataFrame:
     or gpu bench) is its list of rows, with what stands beside it in every row. `needed`: columns
     that must be there and have a value in every row.
 
-    Raises TraceError for what is no such file or too large, a column that is missing, and a value
-    of another type or out of range; it names the row.
+    Raises TraceError for a file of another kind or too large, a missing column, and a value of
+    another type or out of range; it names the row.
     """
     rows = present_columns(_READERS[_suffix(path)](path))
     if missing := sorted(set(needed) - set(rows.columns)):
@@ -188,13 +189,13 @@ def _parquet(path: Path) -> pd.DataFrame:
             cells = about.num_rows * about.num_columns
             names = about.schema.to_arrow_schema().names
             if about.num_columns > _MOST_COLUMNS or len(set(names)) < len(names):
-                raise ValueError("it has too many columns, or two of one name")
+                raise ValueError("it has too many columns, or two with one name")
             if about.num_rows > MOST_ROWS or cells > _MOST_CELLS or size > 4 * MOST_BYTES:
                 raise ValueError(f"{about.num_rows:,} rows of {size / 1e6:,.0f} MB are too much")
             with pq.ParquetFile(
                 source,
                 metadata=about,
-                # A text that a small file repeats in every row takes its memory once.
+                # A text that is repeated in every row takes its memory once.
                 read_dictionary=names,
                 page_checksum_verification=True,
             ) as file:
@@ -218,7 +219,8 @@ _READERS: Mapping[str, Callable[[Path], pd.DataFrame]] = {
 
 
 def _check_counts(path: Path, rows: pd.DataFrame) -> None:
-    """Refuse more misses than accesses, a rate that is not theirs, and counts that no sum holds."""
+    """Refuse more misses than accesses, a rate that contradicts them, and counts too large to
+    sum."""
     misses, accesses = rows["misses"].astype(float), rows["accesses"].astype(float)
     if (wrong := misses > accesses).any():
         raise TraceError(f"{path}, row {_first(wrong)}: there are more misses than accesses")
@@ -232,7 +234,7 @@ def _check_counts(path: Path, rows: pd.DataFrame) -> None:
                 f" {counted.iloc[at - 1]:g}; correct one of them, or leave the counts out"
             )
     if accesses.sum() >= 2**62:
-        raise TraceError(f"{path} counts more accesses than a sum can hold")
+        raise TraceError(f"{path} has more accesses than can be summed")
 
 
 def _first(wrong: pd.Series) -> int:

@@ -1,45 +1,38 @@
-"""Sweeping policies and buffer sizes over traces, part by part, on any executor."""
+"""Sweeps of policies and buffer sizes over traces, part by part, on any executor."""
 
 import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, as_completed, wait
 from contextlib import nullcontext
-from dataclasses import dataclass, field
 from itertools import product
 from operator import index
 from os import PathLike
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
-import pandas as pd
 
 from hisparse_sim.policies import Policy, get_policy
-from hisparse_sim.simulator.replay.coverage import Covered, coverage
+from hisparse_sim.simulator.replay.coverage import coverage
 from hisparse_sim.simulator.replay.kept import Finished, Kept, Setting
-from hisparse_sim.simulator.replay.metrics import Misses, excess_over_min, tidy_row, tidy_rows
+from hisparse_sim.simulator.replay.metrics import excess_over_min, tidy_row, tidy_rows
 from hisparse_sim.simulator.replay.replaying import (
     check_arguments,
     check_top_k,
     no_steps,
     replay_part,
 )
+from hisparse_sim.simulator.replay.swept import Piece, Run, Sweep
 from hisparse_sim.traces import Demand, Part, Trace, Traces, as_traces
-from hisparse_sim.traces.notebook import shown
 from hisparse_sim.traces.terminal import printable
 
 BELADY = "belady"
-
-
-class Run(NamedTuple):
-    """One line of a sweep."""
-
-    policy: Policy
-    buffer_size: int
+# One row of one position: what a loop is called with to be compiled.
+_ONE = np.zeros(1, np.int32)
+TINY = Demand("", 0, 1, _ONE, _ONE + 2, np.array([0, 1]), _ONE)
 
 
 class Task(NamedTuple):
-    """A part of a trace and the runs that share one read of it. Independent of all others,
+    """A part of a trace and the runs that share one read of it. Independent of other tasks, and
     picklable."""
 
     trace: Trace
@@ -51,88 +44,11 @@ class Task(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """How far a sweep is; a step counts once for every run."""
+    """Progress of a sweep; a step counts once per run."""
 
     steps: int
     total_steps: int
     accesses: int
-
-
-@dataclass(frozen=True, eq=False)
-class Sweep:
-    """The result of a sweep.
-
-    `rows`: the tidy table, columns as in docs/metrics.md. `steps`: misses of every single step
-    (`trace, request, layer, policy, buffer, step, misses`). If the sweep was interrupted, both
-    cover the (request, layer) parts that were finished under every policy and buffer, `finished` of
-    `parts`."""
-
-    rows: pd.DataFrame
-    per_layer: bool
-    parts_per_row: npt.NDArray[np.int64]  # [rows] (request, layer) parts that each row sums up
-    finished: int
-    parts: int
-    pieces: list["Piece"] = field(repr=False)
-    notes: tuple[str, ...] = ()  # what a reader must know, a sentence each
-
-    def _repr_html_(self) -> str:
-        done = f" (interrupted: {self.finished} of {self.parts} parts)" * self.interrupted
-        names = ", ".join(self.rows["trace"].drop_duplicates()) if len(self.rows) else "nothing"
-        return shown(f"Sweep of {names}{done}", self.notes, self.rows)
-
-    @property
-    def interrupted(self) -> bool:
-        return self.finished < self.parts
-
-    @property
-    def digests(self) -> dict[str, str]:
-        """SHA-256 of every trace file, by its name in the rows."""
-        return {piece.name: piece.trace.sha256 for piece in self.pieces}
-
-    @property
-    def longest_request(self) -> int:
-        """Tokens of the longest request at its last step."""
-        return max((piece.last_seq_len for piece in self.pieces), default=0)
-
-    @property
-    def steps(self) -> pd.DataFrame:
-        frames = [
-            pd.DataFrame(
-                {
-                    "trace": piece.name,
-                    "request": piece.part.request,
-                    "layer": pd.array([piece.part.layer], "Int64").repeat(len(misses)),
-                    "policy": run.policy.name,
-                    "buffer": run.buffer_size,
-                    "step": np.arange(piece.first_step, piece.first_step + len(misses)),
-                    "misses": misses,
-                }
-            )
-            for piece in self.pieces
-            for run, misses in piece.misses.items()
-        ]
-        return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
-
-
-@dataclass(eq=False)
-class Piece:
-    """The finished runs of one part."""
-
-    trace: Trace
-    name: str  # of the trace, in the rows
-    part: Part
-    first_step: int = 0
-    last_seq_len: int = 0
-    accesses: int = 0
-    misses: dict[Run, Misses] = field(default_factory=dict)
-
-    @property
-    def covered(self) -> Covered:
-        rows = max(len(misses) for misses in self.misses.values())
-        return Covered(self.part, self.first_step, rows)
-
-    def add(self, run: Run, done: Finished) -> None:
-        self.first_step, self.last_seq_len, self.accesses, self.misses[run] = done
 
 
 def sweep(
@@ -157,9 +73,9 @@ def sweep(
     `compare_min` adds `excess_over_min`, for which MIN (Belady) is replayed even if not asked for.
     `per_layer` gives a row per (request, layer) instead of one per (trace, policy, buffer). `jobs`
     threads (default: all cores) do the work, or any `executor` passed in. A KeyboardInterrupt ends
-    the sweep with what is finished. `keep` names a file to which all work is appended as it is
-    finished, and from which it is taken if the file is there and the trace, the settings and the
-    program are the same; remove it when the result is safe. An open `Kept` stays open, for that.
+    the sweep with the parts that are finished. `keep` names a file to which all work is appended as
+    it is finished, and from which it is taken if the file is there and the trace, the settings and
+    the program are the same; remove it when the result is safe. An open `Kept` stays open for that.
     The other arguments are those of `replay`.
 
     Raises what `replay` raises, and TraceError if another sweep holds the file of `keep`.
@@ -212,13 +128,15 @@ def sweep(
         workers = jobs or available_cores()
         tasks = _tasks(pieces, runs, start, seed, steps, workers)
         if tasks:
-            _prepare(runs)
+            prepare(run.policy for run in runs)
         with nullcontext(executor) if executor is not None else ThreadPoolExecutor(workers) as pool:
             _execute(tasks, pool, store, progress)
     finished = [piece for piece in pieces if len(piece.misses) == len(runs)]
     by_trace = _by_trace(finished)
     covered = {
-        group[0].name: coverage(group[0].trace, [piece.covered for piece in group], seed)
+        group[0].name: coverage(
+            group[0].trace.sha256, group[0].trace.parts, [piece.covered for piece in group], seed
+        )
         for group in by_trace
     }
     grouped = [[piece] for piece in finished] if per_layer else by_trace
@@ -242,7 +160,7 @@ def available_cores() -> int:
 
 
 def rows_kept(trace: Trace, part: Part, steps: tuple[int, int] | None) -> int:
-    """Return how many rows of a part a selection of steps keeps."""
+    """Return the number of rows of a part that a selection of steps keeps."""
     if steps is None:
         return part.rows
     step, _ = trace.read_steps(part)
@@ -272,8 +190,8 @@ def _tasks(
     steps: tuple[int, int] | None,
     workers: int,
 ) -> list[tuple[Piece, Task]]:
-    """Cut the work that is not done. With few parts for the workers, a part is read more than once
-    to share its runs."""
+    """Divide the unfinished work. With fewer parts than workers, a part is read more than once so
+    that workers share its runs."""
     missing = [(piece, [run for run in runs if run not in piece.misses]) for piece in pieces]
     missing = [(piece, left) for piece, left in missing if left]
     most = -(-2 * workers // max(1, len(missing))) if workers > 1 else 1
@@ -285,12 +203,11 @@ def _tasks(
     ]
 
 
-def _prepare(runs: list[Run]) -> None:
-    """Compile every loop now, so that neither threads nor rates wait for a compiler."""
-    row = np.zeros(1, np.int32)
-    tiny = Demand("", 0, 1, row, row + 2, np.array([0, 1]), row)
-    for policy in dict.fromkeys(run.policy for run in runs):
-        replay_part(tiny, policy, 1)
+def prepare(policies: Iterable[Policy]) -> None:
+    """Compile their loops in advance, so that threads do not wait for the compiler and rates do not
+    include it."""
+    for policy in dict.fromkeys(policies):
+        replay_part(TINY, policy, 1)
 
 
 def _execute(
@@ -299,8 +216,8 @@ def _execute(
     store: Callable[[Piece, Run, Finished], None],
     progress: Callable[[Progress], None] | None,
 ) -> None:
-    """Run all tasks and store what they come to; an interrupt leaves the rest undone, once those
-    that run have ended."""
+    """Run all tasks and store their results; after an interrupt, running tasks end and the others
+    are not started."""
     total_steps = sum(task.part.rows * len(task.runs) for _, task in tasks)
     done_steps = accesses = 0
     waiting = {executor.submit(run_task, task): (piece, task) for piece, task in tasks}

@@ -1,4 +1,4 @@
-"""Result rows summed up: over layers and requests, without counting anything twice."""
+"""Sums of result rows over layers and requests, without counting anything twice."""
 
 from collections.abc import Sequence
 
@@ -16,14 +16,14 @@ _COUNTS = ["steps", "accesses", "misses"]
 def totals(rows: pd.DataFrame, by: Sequence[str] = ("policy", "buffer")) -> pd.DataFrame:
     """Return one row per `by` with the sums of the rows of one or several sweeps.
 
-    Rows that differ only in what they cost (the ratio) or in their file count once, and so does
-    what one row sums up and others list by layer. What was replayed from another start or with
-    another seed has a name of its own, as `joining.joined` gives it. Columns: those of `by`, then
+    Rows that differ only in their costs (the ratio) or in their file count once, and so does a sum
+    whose layers are listed as well. Rows of another start or seed have a name of their own, given
+    by `joining.joined`. Columns: those of `by`, then
     `steps, accesses, misses, miss_rate, misses_per_step, excess_over_min`. The misses of MIN are
     summed too, so that `excess_over_min` is that of the sums; it is nan if a row has none.
 
     Raises ValueError if `rows` lacks a column of a sweep, or holds several traces or starts and
-    `by` does not tell them apart; TraceError if rows cover different parts of a trace, or
+    `by` does not separate them; TraceError if rows cover different parts of a trace, or
     contradict each other.
     """
     needed = {*by, *_COUNTS}
@@ -53,12 +53,12 @@ def totals(rows: pd.DataFrame, by: Sequence[str] = ("policy", "buffer")) -> pd.D
 
 
 def _counted_once(rows: pd.DataFrame) -> pd.DataFrame:
-    """Drop what is there twice, and sums of layers that are listed, too."""
-    kinds = {"request": "string", "layer": "Int64"}  # tables joined have several sorts of null
+    """Drop repeated rows, and sums whose layers are listed as well."""
+    kinds = {"request": "string", "layer": "Int64"}  # joined tables have several kinds of null
     rows = rows.astype({name: kind for name, kind in kinds.items() if name in rows})
     run = [name for name in _RUN if name in rows]
     place = run + [name for name in ("request", "layer") if name in rows]
-    if "excess_over_min" in rows:  # of two that are alike the one that knows it
+    if "excess_over_min" in rows:  # of two equal rows the one that has it
         rows = rows.loc[rows["excess_over_min"].isna().sort_values(kind="stable").index]
     rows = rows.drop_duplicates([*place, *_COUNTS]).sort_index()
     twice = rows.duplicated(place)
@@ -88,8 +88,8 @@ def _contradiction(row: "pd.Series | dict[str, object]", rows: pd.DataFrame) -> 
 
 
 def _check_accesses(sums: pd.DataFrame, rows: pd.DataFrame, by: Sequence[str]) -> None:
-    """Raise TraceError unless all policies and buffers are summed over the same accesses: those of
-    a trace do not depend on what replays it."""
+    """Raise TraceError unless all policies and buffers are summed over the same accesses: the
+    accesses of a trace do not depend on the policy."""
     apart = [name for name in by if name not in ("policy", "buffer")]
     flat = sums.reset_index()
     alike = flat.groupby(apart, sort=False, dropna=False) if apart else [("", flat)]

@@ -20,23 +20,38 @@ mem_cache/allocator/hisparse.py, disaggregation/decode.py. In tokens:
 - Every request takes pages of 64 tokens as it grows. If a page is missing, requests with the fewest
   generated tokens (then the longest prompt) are retracted: they lose their KV, go to the end of the
   queue, and are prefilled again. A decode instance saves their KV and resumes them first.
+- A decode instance reserves the memory of a request before its prompt is prefilled elsewhere, and
+  keeps it while the prompt waits, is prefilled and transferred: its prompt in the logical pool, 512
+  tokens more, as for everyone that runs, and the room for a whole hot buffer.
 - An output that could not fit even an empty rank is cut at arrival, see lengths.py.
+
+The rules are plain functions that the compiled event loop calls, on arrays of records. They are in
+one file, as the engine's scheduler decides by all of them together.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
+from hisparse_sim.simulator.serving import memory
 from hisparse_sim.simulator.serving.engines import NEWEST, Engine
 from hisparse_sim.simulator.serving.lengths import Length, check_length
-from hisparse_sim.simulator.serving.memory import PAGE_TOKENS, device_tokens, pages
+from hisparse_sim.simulator.serving.memory import PAGE_TOKENS
+from hisparse_sim.traces.machine_code import rule
 
 CLIP_NEW_TOKENS = 4096
 INITIAL_RATIO, FINAL_SHARE, DECAY_STEPS = 0.7, 0.14, 600  # of the future tokens of those that run
 FINAL_RATIO = INITIAL_RATIO * FINAL_SHARE
 RETRACT_STEPS = 20  # decode steps that the ratio leaves room for after a retraction
-TRANSFER_RESERVE_TOKENS = 512  # kept free for each request that arrives by transfer
+TRANSFER_RESERVE_TOKENS = 512  # kept free for each request that a decode instance holds
+NOBODY = -1
+
+Records = np.recarray[Any, Any]
+pages, device_tokens = rule(memory.pages), rule(memory.device_tokens)
 
 
 @dataclass(frozen=True)
@@ -65,221 +80,430 @@ class Pool:
         return not (self.ignore_eos and self.engine.promises_whole_outputs)
 
 
-@dataclass
-class Request:
-    """One request on its way. Times in s, -1 before they are known."""
+# What a rank does: prefill and decode, or one of them with the other on another instance.
+TOGETHER, PREFILL, DECODE = range(3)
+# Why a request waits for memory.
+ADMITTED, SLOTS, DEVICE_POOL, LOGICAL_POOL = range(4)
 
-    number: int
-    prompt: int
-    output: int
-    arrival_s: float
-    generated: int = 0
-    first_token_s: float = -1.0
-    end_s: float = -1.0
-    _birth: int = field(default=0, repr=False)  # rank's clock when the request had no tokens yet
+REQUEST = np.dtype(
+    [
+        ("prompt", "i8"),
+        ("output", "i8"),  # tokens
+        ("arrival_s", "f8"),
+        ("admitted_s", "f8"),  # when it got memory
+        ("first_token_s", "f8"),
+        ("end_s", "f8"),
+        ("ready_s", "f8"),  # when a pending request may decode: staged or transferred
+        ("generated", "i8"),
+        ("prefilled", "i8"),  # tokens that prefill has done, and will have at the end of this step
+        ("planned", "i8"),
+        ("birth", "i8"),  # its rank's clock when the request had no tokens yet
+        ("rank", "i8"),  # where it decodes
+        ("source", "i8"),  # where it is prefilled
+        ("next", "i8"),  # behind it in a queue
+    ]
+)
+RANK = np.dtype(
+    [
+        ("role", "i8"),
+        ("instance", "i8"),
+        # The pool, see there.
+        ("device_tokens", "i8"),
+        ("logical_tokens", "i8"),
+        ("device_buffer_size", "i8"),
+        ("ignore_eos", "?"),
+        ("scaled", "?"),
+        ("admits_with_page", "?"),
+        ("first_ratio", "f8"),
+        ("ratio", "f8"),
+        ("max_running", "i8"),
+        ("slots", "i8"),  # requests that run or are pending
+        ("chunk_tokens", "i8"),
+        ("clock", "i8"),  # decode steps: a running request's length is clock - birth
+        ("births", "i8"),  # sum over those that run
+        ("running", "i8"),
+        ("pending", "i8"),  # hold memory and do not decode yet
+        ("head", "i8"),  # of the queue
+        ("tail", "i8"),
+        ("queued", "i8"),
+        ("chunked", "i8"),  # whose prompt is prefilled in part
+        ("full", "?"),  # refused a request, none has left since
+        ("refused", "i8"),  # why
+        ("retractions", "i8"),
+        ("link_free_s", "f8"),  # when the link that takes prompts away or brings them is free
+    ]
+)
 
-    @property
-    def left(self) -> int:
-        return self.output - self.generated
+
+class State(NamedTuple):
+    """All that changes. Rows of `running` and `pending` belong to the rank of that number."""
+
+    requests: Records  # [n] of REQUEST
+    ranks: Records  # [r] of RANK
+    running: npt.NDArray[np.int64]  # [r, most] numbers of requests, in order of joining
+    pending: npt.NDArray[np.int64]  # [r, most]
+    instances: Records
+    totals: Records
 
 
-class Rank:
-    """Queue, running batch and pools of one rank.
+def blank(count: int, kind: np.dtype[np.void]) -> Records:
+    """So many records of zeros."""
+    return np.zeros(count, kind).view(np.recarray)
 
-    The clock counts decode steps. A running request's length is clock - birth, so that many steps
-    cost nothing until an event asks.
-    """
 
-    def __init__(self, pool: Pool, max_running: int) -> None:
-        self.pool, self.max_running = pool, max_running
-        self.queue: deque[Request] = deque()
-        self.running: list[Request] = []
-        self.pending: list[Request] = []  # prefilling or being staged: whole length on the device
-        self.chunked: Request | None = None
-        self.chunked_done = 0
-        self.full = False  # refused a request, none has left since
-        self.clock = 0
-        self.retractions = 0
-        self.first_ratio = min(INITIAL_RATIO * pool.conservativeness, 1.0)
-        self.ratio = self.first_ratio
+def make_ranks(count: int, pool: Pool, role: int, max_running: int, chunk_tokens: int) -> Records:
+    """Empty ranks, as an array of RANK."""
+    ranks = blank(count, RANK)
+    first_ratio = min(INITIAL_RATIO * pool.conservativeness, 1.0)
+    # A decode instance of few requests takes up to twice as many that are on their way.
+    on_the_way = 2 * max_running if role == DECODE and max_running <= 32 else 0
+    values = {
+        "role": role,
+        "device_tokens": pool.device_tokens,
+        "logical_tokens": pool.logical_tokens,
+        "device_buffer_size": pool.device_buffer_size,
+        "ignore_eos": pool.ignore_eos,
+        "scaled": pool.scaled,
+        "admits_with_page": pool.engine.admits_with_page,
+        "first_ratio": first_ratio,
+        "ratio": first_ratio,
+        "max_running": max_running,
+        "slots": max_running + on_the_way,
+        "chunk_tokens": chunk_tokens,
+        "head": NOBODY,
+        "tail": NOBODY,
+        "chunked": NOBODY,
+    }
+    for name, value in values.items():
+        ranks[name] = value
+    return ranks
 
-    # --- what is used ---------------------------------------------------------------------------
 
-    def length(self, request: Request) -> int:
-        return self.clock - request._birth
+# --- queue --------------------------------------------------------------------------------------
 
-    def mean_context(self) -> float:
-        births = sum(request._birth for request in self.running)
-        return self.clock - births / len(self.running)
 
-    def logical_used(self, after: int = 0) -> int:
-        """Tokens in pages, `after` steps from now."""
-        clock = self.clock + after
-        used = sum(pages(clock - request._birth) for request in self.running)
-        return used + sum(pages(r.prompt + r.generated) for r in self.pending)
+@rule
+def push(state: State, r: int, number: int, first: bool = False) -> None:
+    """Put a request at the end of the queue, or at its head."""
+    rank, request = state.ranks[r], state.requests[number]
+    request.next = rank.head if first else NOBODY
+    if rank.queued == 0:
+        rank.head = rank.tail = number
+    elif first:
+        rank.head = number
+    else:
+        state.requests[rank.tail].next = number
+        rank.tail = number
+    rank.queued += 1
 
-    def device_used(self, after: int = 0) -> int:
-        buffer = self.pool.device_buffer_size
-        if not buffer:
-            return self.logical_used(after)
-        clock = self.clock + after
-        used = sum(device_tokens(clock - request._birth, buffer) for request in self.running)
-        return used + sum(pages(r.prompt + r.generated) for r in self.pending)
 
-    def fits(self, after: int) -> bool:
-        pool = self.pool
-        if self.logical_used(after) > pool.logical_tokens:
+@rule
+def pop(state: State, r: int) -> int:
+    """Take the head of the queue."""
+    rank = state.ranks[r]
+    number = int(rank.head)
+    rank.head = state.requests[number].next
+    rank.queued -= 1
+    return number
+
+
+# --- what is used -------------------------------------------------------------------------------
+
+
+@rule
+def mean_context(rank: Any) -> float:
+    """Mean length of those that run."""
+    return float(rank.clock - rank.births / rank.running)
+
+
+@rule
+def logical_used(state: State, r: int, after: int) -> int:
+    """Tokens in pages, `after` steps from now."""
+    rank, used = state.ranks[r], 0
+    for i in range(rank.running):
+        used += pages(rank.clock + after - state.requests[state.running[r, i]].birth)
+    for i in range(rank.pending):
+        request = state.requests[state.pending[r, i]]
+        used += pages(request.prompt + request.generated)
+    return used
+
+
+@rule
+def device_used(state: State, r: int, after: int) -> int:
+    """The same in the device pool."""
+    rank, used = state.ranks[r], 0
+    buffer = rank.device_buffer_size
+    if buffer == 0:
+        return logical_used(state, r, after)
+    for i in range(rank.running):
+        length = rank.clock + after - state.requests[state.running[r, i]].birth
+        used += device_tokens(length, buffer)
+    if rank.role == DECODE:  # a buffer is made when its request joins
+        return used
+    for i in range(rank.pending):
+        request = state.requests[state.pending[r, i]]
+        used += pages(request.prompt + request.generated)
+    return used
+
+
+@rule
+def fits(state: State, r: int, after: int) -> bool:
+    rank = state.ranks[r]
+    if logical_used(state, r, after) > rank.logical_tokens:
+        return False
+    return bool(rank.device_buffer_size == 0 or device_used(state, r, after) <= rank.device_tokens)
+
+
+@rule
+def steps_until_full(state: State, r: int, steps: int) -> int:
+    """Largest count up to `steps` after which everything still fits; at least 1."""
+    if fits(state, r, steps):
+        return steps
+    low, high = 1, steps
+    while high - low > 1:
+        middle = (low + high) // 2
+        if fits(state, r, middle):
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+# --- admission ----------------------------------------------------------------------------------
+
+
+@rule
+def waits(rank: Any) -> bool:
+    """Whether a queue may move although nobody leaves."""
+    return bool(rank.queued > 0 and (rank.device_buffer_size > 0 or not rank.full))
+
+
+@rule
+def refusal(state: State, r: int, number: int) -> int:
+    """Why a request may not join a rank that prefills in this step, or ADMITTED."""
+    rank, request = state.ranks[r], state.requests[number]
+    if rank.running + rank.pending >= rank.slots:
+        return SLOTS
+    if rank.running + rank.pending == 0:
+        return ADMITTED  # its output was cut on arrival
+    tokens = request.prompt + request.generated
+    free_logical = rank.logical_tokens - logical_used(state, r, 0)
+    free, scarce = free_logical, DEVICE_POOL
+    if rank.device_buffer_size > 0:
+        free = min(free_logical, rank.device_tokens - device_used(state, r, 0))
+        scarce = LOGICAL_POOL if free == free_logical else DEVICE_POOL
+    if rank.role == PREFILL:
+        return ADMITTED if pages(tokens) + PAGE_TOKENS <= free else scarce
+    promised = 0.0
+    for i in range(rank.running):
+        other = state.requests[state.running[r, i]]
+        promised += min(other.output - other.generated, CLIP_NEW_TOKENS)
+    if rank.scaled:
+        promised *= rank.ratio
+    for i in range(rank.pending):
+        other = state.requests[state.pending[r, i]]
+        if other.planned > other.prefilled:  # joined in this step, or goes on in it
+            promised += min(other.output - other.generated, CLIP_NEW_TOKENS)
+            free -= PAGE_TOKENS
+    own = min(request.output - request.generated, CLIP_NEW_TOKENS)
+    if not rank.ignore_eos:
+        return ADMITTED if tokens + own + PAGE_TOKENS < free - promised else scarce
+    needed = pages(tokens) + PAGE_TOKENS * rank.admits_with_page
+    if needed <= free - promised and ends_fit(state, r, number, free - needed):
+        return ADMITTED
+    return scarce
+
+
+@rule
+def ends_fit(state: State, r: int, number: int, free: int) -> bool:
+    """Whether all can grow to their ends, the first to end making room for the others."""
+    rank = state.ranks[r]
+    ends = np.empty(rank.running + rank.pending + 1, np.int64)  # tokens left, then tokens held
+    count = 0
+    for i in range(rank.running):
+        ends[count] = state.running[r, i]
+        count += 1
+    for i in range(rank.pending):
+        other = state.requests[state.pending[r, i]]
+        if other.planned > other.prefilled:
+            ends[count] = state.pending[r, i]
+            count += 1
+    ends[count] = number
+    count += 1
+    for i in range(count):
+        request = state.requests[ends[i]]
+        left = request.output - request.generated
+        ends[i] = (left << 32) + request.prompt + request.generated
+    for i in range(1, count):
+        end, k = ends[i], i
+        while k > 0 and ends[k - 1] > end:
+            ends[k] = ends[k - 1]
+            k -= 1
+        ends[k] = end
+    for i in range(count):
+        growing = count - i
+        if free - (ends[i] >> 32) * growing <= growing:
             return False
-        return not pool.hierarchical or self.device_used(after) <= pool.device_tokens
+        free += ends[i] & 0xFFFFFFFF
+    return True
 
-    def steps_until_full(self, steps: int) -> int:
-        """Largest count up to `steps` after which everything still fits; at least 1."""
-        if self.fits(steps):
-            return steps
-        low, high = 1, steps
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if self.fits(middle) else (low, middle)
-        return low
 
-    @property
-    def waits(self) -> bool:
-        """Whether a queue may move although nobody leaves."""
-        return bool(self.queue) and (self.pool.hierarchical or not self.full)
-
-    def shortest_left(self) -> int:
-        return min(request.left for request in self.running) if self.running else 1 << 62
-
-    # --- admission ------------------------------------------------------------------------------
-
-    def free(self) -> int:
-        """Tokens that the scheduler sees as free."""
-        free = self.pool.logical_tokens - self.logical_used()
-        if self.pool.hierarchical:
-            free = min(free, self.pool.device_tokens - self.device_used())
-        return free
-
-    def _admissible(self, request: Request, taken: list[Request]) -> bool:
-        """Whether `request` may join those `taken` in this step."""
-        if len(self.running) + len(self.pending) >= self.max_running:
-            return False
-        if not self.running and not self.pending:
-            return True  # its output was cut on arrival
-        pool, tokens = self.pool, request.prompt + request.generated
-        scale = self.ratio if pool.scaled else 1.0
-        promised = sum(min(r.left, CLIP_NEW_TOKENS) for r in self.running) * scale
-        promised += sum(min(r.left, CLIP_NEW_TOKENS) for r in taken)
-        free = self.free() - PAGE_TOKENS * len(taken)
-        if not pool.ignore_eos:
-            return tokens + min(request.left, CLIP_NEW_TOKENS) + PAGE_TOKENS < free - promised
-        needed = pages(tokens) + PAGE_TOKENS * pool.engine.admits_with_page
-        return needed <= free - promised and self._ends_fit([request, *taken], free - needed)
-
-    def _ends_fit(self, joining: list[Request], free: float) -> bool:
-        """Whether all can grow to their ends, the first to end making room for the others."""
-        ends = sorted((r.left, r.prompt + r.generated) for r in (*joining, *self.running))
-        for i, (left, held) in enumerate(ends):
-            growing = len(ends) - i
-            if free - left * growing <= growing:
-                return False
-            free += held
-        return True
-
-    def next_chunks(self, budget: int) -> list[tuple[Request, int, int]]:
-        """Prompt pieces (request, from, to) of the next step; admits while the budget lasts."""
-        work: list[tuple[Request, int, int]] = []
-        while budget > 0:
-            if self.chunked is None:
-                if not self.waits:
-                    break
-                if not self._admissible(self.queue[0], [request for request, _, _ in work]):
-                    self.full = True
-                    break
-                self.chunked, self.chunked_done = self.queue.popleft(), 0
-                self.pending.append(self.chunked)
-            request = self.chunked
-            tokens = request.prompt + request.generated
-            stop = min(tokens, self.chunked_done + budget)
-            work.append((request, self.chunked_done, stop))
-            budget -= stop - self.chunked_done
-            self.chunked_done = stop
-            if stop < tokens:
+@rule
+def plan_chunks(state: State, r: int, now: float) -> bool:
+    """Plan the prompt pieces of the next step, admitting while its budget lasts; false if none."""
+    rank = state.ranks[r]
+    budget = rank.chunk_tokens
+    while budget > 0:
+        if rank.chunked == NOBODY:
+            if not waits(rank):
                 break
-            self.chunked = None
-        return work
-
-    def take_transferred(self) -> None:
-        """Admit requests whose KV arrives from a prefill instance, straight into its place."""
-        pool = self.pool
-        while self.queue and len(self.running) < self.max_running:
-            request = self.queue[0]
-            if self.running and not self._transferable(request):
-                return
-            whole = pool.device_buffer_size + PAGE_TOKENS  # asked for also by a short request
-            if pool.hierarchical and whole > pool.device_tokens - self.device_used():
-                return
-            self._start(self.queue.popleft())
-
-    def _transferable(self, request: Request) -> bool:
-        """Whether the logical pool takes `request` and leaves the reserve of those that run."""
-        held = sum(r.prompt + r.generated for r in self.running)
-        longest = max(r.prompt + min(r.output, CLIP_NEW_TOKENS) for r in self.running)
-        reserve = max(TRANSFER_RESERVE_TOKENS * len(self.running), longest - held)
+            rank.refused = refusal(state, r, rank.head)
+            if rank.refused != ADMITTED:
+                rank.full = True
+                break
+            rank.chunked = pop(state, r)
+            hold(state, r, rank.chunked, now)
+        request = state.requests[rank.chunked]
         tokens = request.prompt + request.generated
-        needed = max(
-            pages(tokens) + TRANSFER_RESERVE_TOKENS,
-            tokens + min(request.output, CLIP_NEW_TOKENS) - held,
-        )
-        return needed <= self.pool.logical_tokens - self.logical_used() - reserve
+        request.planned = min(tokens, request.prefilled + budget)
+        budget -= request.planned - request.prefilled
+        if request.planned < tokens:
+            break
+        rank.chunked = NOBODY
+    return bool(budget < rank.chunk_tokens)
 
-    def _start(self, request: Request) -> None:
-        request._birth = self.clock - (request.prompt + request.generated)
-        self.running.append(request)
 
-    def staged(self, request: Request) -> None:
-        """The prompt has left the device pool (or never had to): decode starts."""
-        self.pending.remove(request)
-        self._start(request)
+@rule
+def hold(state: State, r: int, number: int, now: float) -> None:
+    """Give a request memory, before its prefill."""
+    rank, request = state.ranks[r], state.requests[number]
+    request.prefilled = request.planned = 0
+    request.ready_s = np.inf
+    if request.admitted_s < 0:
+        request.admitted_s = now
+    state.pending[r, rank.pending] = number
+    rank.pending += 1
 
-    def drop(self, request: Request) -> None:
-        """A request that ended with its first token."""
-        self.pending.remove(request)
-        self.full = False
 
-    # --- decode ---------------------------------------------------------------------------------
+@rule
+def reserve(state: State, r: int, now: float) -> int:
+    """Give the head of the queue of a decode instance memory, if it fits; its number or NOBODY.
 
-    def make_room(self, resumed: bool = False) -> None:
-        """Retract until the next step fits, but never the last request.
+    One that was retracted runs again at once, with the KV that was saved.
+    """
+    while state.ranks[r].queued > 0:
+        rank = state.ranks[r]
+        rank.refused = reservation_refusal(state, r, rank.head)
+        if rank.refused != ADMITTED:
+            break
+        number = pop(state, r)
+        if state.requests[number].generated == 0:
+            hold(state, r, number, now)
+            return number
+        start(state, r, number)
+    return NOBODY
 
-        `resumed`: prefill runs elsewhere, so that the KV is saved and comes back before others.
-        """
-        retracted = False
-        while len(self.running) > 1 and not self.fits(1):
-            last = max(
-                range(len(self.running)),
-                key=lambda i: (-self.running[i].generated, self.running[i].prompt, i),
-            )
-            put = self.queue.appendleft if resumed else self.queue.append
-            put(self.running.pop(last))
-            self.retractions += 1
-            retracted = True
-        if retracted:
-            self.full = False
-            done = sum(r.generated for r in self.running) + RETRACT_STEPS * len(self.running)
-            self.ratio = min(done / (sum(r.output for r in self.running) + 1), 1.0)
 
-    def decode(self, count: int) -> list[Request]:
-        """Take `count` steps, none beyond the end of a request; returns those that end."""
-        self.clock += count
-        floor = self.first_ratio * FINAL_SHARE
-        step = (self.first_ratio - floor) / DECAY_STEPS
-        self.ratio = max(self.ratio - count * step, floor)
-        ended = []
-        for request in self.running:
-            request.generated += count
-            if request.generated >= request.output:
-                ended.append(request)
-        if ended:
-            self.running = [r for r in self.running if r.generated < r.output]
-            self.full = False
-        return ended
+@rule
+def reservation_refusal(state: State, r: int, number: int) -> int:
+    """Why a decode instance cannot reserve memory for a request, or ADMITTED."""
+    rank, request = state.ranks[r], state.requests[number]
+    resumed = request.generated > 0
+    if rank.running + rank.pending >= rank.slots or (resumed and rank.running >= rank.max_running):
+        return SLOTS
+    if rank.running + rank.pending == 0:
+        return ADMITTED
+    buffer = rank.device_buffer_size
+    buffers = (rank.pending + 1) * (buffer + PAGE_TOKENS)
+    if buffer > 0 and buffers > rank.device_tokens - device_used(state, r, 0):
+        return DEVICE_POOL
+    held, longest = 0, 0
+    for i in range(rank.running):
+        other = state.requests[state.running[r, i]]
+        held += other.prompt + other.generated
+        longest = max(longest, other.prompt + min(other.output, CLIP_NEW_TOKENS))
+    tokens = request.prompt + request.generated
+    needed = pages(tokens) + TRANSFER_RESERVE_TOKENS
+    kept = TRANSFER_RESERVE_TOKENS * (rank.running + rank.pending)
+    if not resumed:
+        needed = max(needed, tokens + min(request.output, CLIP_NEW_TOKENS) - held)
+        kept = max(kept, longest - held)
+    if needed <= rank.logical_tokens - logical_used(state, r, 0) - kept:
+        return ADMITTED
+    return LOGICAL_POOL if buffer > 0 else DEVICE_POOL
+
+
+@rule
+def start(state: State, r: int, number: int) -> None:
+    """Let a request decode that has its memory."""
+    rank, request = state.ranks[r], state.requests[number]
+    request.birth = rank.clock - (request.prompt + request.generated)
+    rank.births += request.birth
+    state.running[r, rank.running] = number
+    rank.running += 1
+
+
+@rule
+def let_go(state: State, r: int, i: int) -> None:
+    """Remove the i-th of those pending, keeping the order of the others."""
+    rank = state.ranks[r]
+    rank.pending -= 1
+    for k in range(i, rank.pending):
+        state.pending[r, k] = state.pending[r, k + 1]
+
+
+# --- decode -------------------------------------------------------------------------------------
+
+
+@rule
+def make_room(state: State, r: int) -> None:
+    """Retract until the next step fits, but never the last request."""
+    rank = state.ranks[r]
+    retracted = False
+    while rank.running > 1 and not fits(state, r, 1):
+        last = 0
+        for i in range(1, rank.running):
+            a, b = state.requests[state.running[r, i]], state.requests[state.running[r, last]]
+            if a.generated < b.generated or (a.generated == b.generated and a.prompt >= b.prompt):
+                last = i
+        number = state.running[r, last]
+        rank.births -= state.requests[number].birth
+        rank.running -= 1
+        for i in range(last, rank.running):
+            state.running[r, i] = state.running[r, i + 1]
+        push(state, r, number, rank.role == DECODE)
+        rank.retractions += 1
+        retracted = True
+    if retracted:
+        rank.full = False
+        done, whole = RETRACT_STEPS * rank.running, 1
+        for i in range(rank.running):
+            request = state.requests[state.running[r, i]]
+            done += request.generated
+            whole += request.output
+        rank.ratio = min(done / whole, 1.0)
+
+
+@rule
+def decode(state: State, r: int, count: int, now: float) -> int:
+    """Take `count` steps, none beyond the end of a request; returns how many end `now`."""
+    rank = state.ranks[r]
+    rank.clock += count
+    floor = rank.first_ratio * FINAL_SHARE
+    rank.ratio = max(rank.ratio - count * (rank.first_ratio - floor) / DECAY_STEPS, floor)
+    kept = 0
+    for i in range(rank.running):
+        number = state.running[r, i]
+        request = state.requests[number]
+        request.generated += count
+        if request.generated < request.output:
+            state.running[r, kept] = number
+            kept += 1
+        else:
+            request.end_s = now
+            rank.births -= request.birth
+    ended = rank.running - kept
+    rank.running = kept
+    if ended > 0:
+        rank.full = False
+    return int(ended)

@@ -1,4 +1,5 @@
-"""Plan, serve, check and reproduce by plain names: what the commands of these names call, and Python users."""
+"""Plan, serve, check and reproduce by plain names: what the commands of these names call, and
+Python users."""
 
 from __future__ import annotations
 
@@ -53,7 +54,9 @@ class Planned(Plan):
                 f"Plan: device_buffer_size {self.best['buffer']},"
                 f" host_to_device_ratio {self.best['ratio']}"
             )
-        return shown(title, [*self.reasons, *self.notes, self.flags], self.rows().drop(columns="flags"))
+        return shown(
+            title, [*self.reasons, *self.notes, self.flags], self.rows().drop(columns="flags")
+        )
 
     def table(self, every: bool = False) -> pd.DataFrame:
         """The rows with `trace` and `provenance`, as the command writes them and figures want."""
@@ -88,8 +91,8 @@ def plan(
 
     `scenario`: fields of `Scenario` (model, hardware, prompt, trace, ...). `concurrency`: requests
     at a time, over all ranks. `buffers`, `ratios`: candidates (None: `DEFAULT_BUFFERS`,
-    `DEFAULT_RATIOS`). `mode`: how copies are waited for. `max_tpot_ms` and `max_miss_rate` (0 to 1):
-    targets.
+    `DEFAULT_RATIOS`). `mode`: how copies are waited for. `max_tpot_ms` and `max_miss_rate` (0 to
+    1): targets.
 
     Raises what `Scenario.resolve` and `make_plan` raise.
     """
@@ -113,7 +116,7 @@ def plan(
 def check_config(
     config: str, *, concurrency: int = DEFAULT_CONCURRENCY, **scenario: Any
 ) -> list[Finding]:
-    """What is wrong with a --hisparse-config (JSON) for a deployment and load, and what it is worth.
+    """What is wrong with a --hisparse-config (JSON) for a deployment and load, and its worth.
 
     `scenario`: fields of `Scenario`. No finding of severity error: the engine starts with it.
     """

@@ -101,16 +101,15 @@ def _values(config: Mapping[str, int], model: Model) -> Iterator[Finding]:
     if top_k != model.top_k:
         yield Finding(
             WARNING,
-            f"top_k {top_k} is not the {model.top_k} of {model.name}, which the engine uses instead",
+            f"top_k {top_k} is not the {model.top_k} of {model.name}, which the engine uses"
+            " instead",
         )
     if size < max(top_k, model.top_k):
         yield Finding(ERROR, f"device_buffer_size {size} is below top_k")
     if size > MAX_BUFFER:
         yield Finding(ERROR, f"device_buffer_size {size} is above {MAX_BUFFER}")
     if size % PAGE_TOKENS:
-        yield Finding(
-            ERROR, f"device_buffer_size {size} is no multiple of the page, {PAGE_TOKENS}"
-        )
+        yield Finding(ERROR, f"device_buffer_size {size} is no multiple of the page, {PAGE_TOKENS}")
     if config["host_to_device_ratio"] < 1:
         yield Finding(ERROR, "host_to_device_ratio must be at least 1")
     if not 1 <= config["swap_in_block_size"] <= MOST_THREADS:
@@ -181,8 +180,8 @@ def _lengths(config: Mapping[str, int], setting: Setting, aim: Aim) -> Iterator[
         yield Finding(
             WARNING,
             f"{setting.deployment.engine.name} may never schedule such a request, nor those behind"
-            f" it: with ignore_eos it admits at most {length.output - 1:,} output tokens beside this"
-            " prompt (read in the source, not run)",
+            f" it: with ignore_eos it admits at most {length.output - 1:,} output tokens beside"
+            " this prompt (read in the source, not run)",
         )
 
 
@@ -213,12 +212,14 @@ def _verdict(
     yield Finding(
         NOTE,
         f"{ours['tokens_per_s']:,.0f} tokens/s at {ours['tpot_ms']:.1f} ms a token with"
-        f" {batch} {'request' if batch == 1 else 'requests'}/rank ({ours['limit']}); without HiSparse {without:,.0f}: {pays}"
-        " at this load",
+        f" {batch} {'request' if batch == 1 else 'requests'}/rank ({ours['limit']}); without"
+        f" HiSparse {without:,.0f}: {pays} at this load",
     )
 
 
-def _queueing(config: Mapping[str, int], setting: Setting, aim: Aim, wanted: int) -> Iterator[Finding]:
+def _queueing(
+    config: Mapping[str, int], setting: Setting, aim: Aim, wanted: int
+) -> Iterator[Finding]:
     """A warning if the scheduler lets in fewer requests than the load has."""
     one = replace(
         setting,

@@ -4,17 +4,19 @@ fit."""
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from hisparse_sim.simulator.serving.latency import Link, swap_in_us
-from hisparse_sim.simulator.serving.memory import capacity
 from hisparse_sim.simulator.replay.metrics import Misses
+from hisparse_sim.simulator.replay.swept import Sweep
+from hisparse_sim.simulator.serving.deployment import Deployment
+from hisparse_sim.simulator.serving.latency import Link, swap_in_us
 from hisparse_sim.simulator.serving.models import Model, load_model
+from hisparse_sim.simulator.serving.prediction import Setting
 from hisparse_sim.simulator.serving.scenario import GIB, MOST_GIB
-from hisparse_sim.simulator.replay.sweeping import Sweep
 from hisparse_sim.traces import Trace
 from hisparse_sim.traces.file.units import refuse_blocks
 
@@ -62,11 +64,11 @@ def model_of(
     return replace(model, top_k=top_k), note
 
 
-def check_costs(ratios: Sequence[int], device_pool_gib: float, host_gib: float) -> None:
+def check_costs(ratios: Sequence[int], **gib: float | None) -> None:
     """Raise ValueError for what `add_costs` cannot price; long work asks before it starts."""
-    for name, gib in (("device_pool_gib", device_pool_gib), ("host_gib", host_gib)):
-        if not 0 < gib <= MOST_GIB:
-            raise ValueError(f"`{name}` is {gib}; it must be between 0 and {MOST_GIB}")
+    for name, value in gib.items():
+        if value is not None and not 0 < value <= MOST_GIB:
+            raise ValueError(f"`{name}` is {value}; it must be between 0 and {MOST_GIB}")
     for ratio in ratios:
         if not 1 <= ratio <= _MOST_RATIO:
             raise ValueError(f"`ratio` is {ratio}; it must be between 1 and {_MOST_RATIO}")
@@ -98,54 +100,90 @@ def add_swap_in(swept: Sweep, rows: pd.DataFrame, swap_in: SwapIn) -> pd.DataFra
 
 def add_costs(
     swept: Sweep,
-    model: Model,
+    deployment: Deployment,
     ratios: Sequence[int],
     *,
-    kv_dtype: str = "bf16",
-    device_pool_gib: float = 30,
-    host_gib: float = 250,
     output_len: int = 0,
+    disaggregated: bool = False,
 ) -> pd.DataFrame:
     """Return the rows of `swept`, once per ratio, with the columns of docs/metrics.md behind them.
 
-    `bytes_per_step` and `bytes_per_request` (host to device) are those of all layers of `model`,
+    `bytes_per_step` and `bytes_per_request` (host to device) are those of all layers of the model,
     each taken to miss like the mean of the replayed layers; with `per_layer` those of the one layer
     of the row. A request makes as many steps as were replayed of it, and is as long as the longest
-    of the traces plus `output_len`. `device_pool_gib` is what one GPU has left for KV, `host_gib`
-    the host memory for it; memory rules: see `hisparse_sim.simulator.serving.memory`. Raises ValueError for
-    values that the engine refuses, TraceError for traces that do not count tokens."""
+    of the traces plus `output_len`. How many fit on a GPU is what `plan` says for such requests.
+    `disaggregated`: prefill runs on other GPUs. Raises ValueError for values that the engine
+    refuses, TraceError for traces that do not count tokens."""
     refuse_blocks((piece.trace for piece in swept.pieces), "memory models price")
-    check_costs(ratios, device_pool_gib, host_gib)
-    rows = swept.rows
-    entry_bytes = model.entry_bytes(kv_dtype)
+    check_costs(ratios)
+    rows, model = swept.rows, deployment.model
+    entry_bytes = deployment.entry_bytes
+    tokens, generated = swept.longest_request, swept.longest_output + output_len
     priced = []
     for ratio in ratios:
         block = rows.copy()
         block["model"] = model.name
-        block["kv_dtype"] = kv_dtype
+        block["kv_dtype"] = deployment.kv_dtype
         block["host_to_device_ratio"] = ratio
         layers = 1 if swept.per_layer else model.layers
         block["bytes_per_step"] = block["misses_per_step"] * entry_bytes * layers
         block["bytes_per_request"] = block["bytes_per_step"] * block["steps"] / swept.parts_per_row
-        tokens = swept.longest_request + output_len
-        block["device_pool_gib"] = device_pool_gib
-        block["host_gib"] = host_gib
-        block["request_tokens"] = tokens
+        block["device_pool_gib"] = deployment.device_pool_bytes / GIB
+        block["host_gib"] = deployment.rank_host_bytes / GIB
+        block["request_tokens"] = tokens + output_len
+        block["hardware"] = deployment.hardware.name
+        block["engine"] = deployment.engine.name
         fits = {
-            size: capacity(
-                model,
-                kv_dtype,
-                ratio,
-                size,
-                tokens,
-                round(device_pool_gib * GIB),
-                round(host_gib * GIB),
-            )
+            size: _fitting(deployment, ratio, size, tokens + output_len, generated, disaggregated)
             for size in rows["buffer"].unique()
         }
-        for column in ("hot_buffer_bytes", "host_bytes_per_request", "requests", "limit", "reason"):
-            values = {size: getattr(fit, column) for size, fit in fits.items()}
-            name = "requests_per_gpu" if column == "requests" else column
-            block[name] = block["buffer"].map(values)
+        for column in (
+            "hot_buffer_bytes",
+            "host_bytes_per_request",
+            "requests_per_gpu",
+            "limit",
+            "reason",
+        ):
+            values = {size: fit[column] for size, fit in fits.items()}
+            block[column] = block["buffer"].map(values)
         priced.append(block)
     return pd.concat(priced, ignore_index=True) if priced else rows
+
+
+def _fitting(
+    deployment: Deployment, ratio: int, size: int, tokens: int, output: int, disaggregated: bool
+) -> dict[str, Any]:
+    """Requests of `tokens`, `output` of them generated, that one GPU runs, and what limits them."""
+    found = deployment.capacity(ratio, size, tokens, output)
+    requests, limit, reason = found.requests, found.limit, found.reason
+    if requests:
+        one = Setting(deployment, None, "zero-cost", size, ratio, disaggregated=disaggregated)
+        requests, limit = one.resident(tokens - output, output)
+        reason = _REASONS[limit].format(
+            requests=requests,
+            more=requests + 1,
+            prompt=tokens - output,
+            tokens=tokens - output + found.output,
+            device=found.pool_tokens,
+            logical=found.logical_tokens,
+            ratio=ratio,
+        )
+        if found.output < output:
+            reason += f"; outputs are cut to {found.output:,} tokens"
+    return {
+        "hot_buffer_bytes": found.hot_buffer_bytes,
+        "host_bytes_per_request": found.host_bytes_per_request,
+        "requests_per_gpu": requests,
+        "limit": limit,
+        "reason": reason,
+    }
+
+
+_REASONS = {
+    "prefill headroom": "a prompt of {prompt:,} tokens beside the hot buffers of {requests}"
+    " requests and the output promised to them exceeds the device pool of {device:,} tokens",
+    "device pool": "{more} hot buffers exceed the device pool of {device:,} tokens",
+    "indexer keys": "{more} requests of up to {tokens:,} tokens exceed the {logical:,} tokens (pool"
+    " x ratio {ratio}) whose indexer keys are on the GPU and whose entries the host pool holds",
+    "max-running-requests": "{more} are more than --max-running-requests gives each rank",
+}

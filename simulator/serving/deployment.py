@@ -136,8 +136,8 @@ class Deployment:
         name, free = self.hardware.name, self.hardware.gpu_bytes - self.hardware.runtime_bytes
         if self.device_pool_bytes > free:
             raise ValueError(
-                f"a device pool of {_gib(self.device_pool_bytes)} is more than the {_gib(free)} that"
-                f" a GPU of {name} has"
+                f"a device pool of {_gib(self.device_pool_bytes)} is more than the {_gib(free)} of"
+                f" a GPU of {name}"
             )
         ranks = self.ranks_per_host_memory
         asked, there = self.rank_host_bytes * ranks, self.hardware.node_host_bytes
@@ -154,7 +154,9 @@ class Deployment:
         other = f" (or do you mean {hardware.variants}?)" if hardware.variants else ""
         gpu = hardware.gpu_bytes - hardware.runtime_bytes
         given = self.pool_bytes is not None
-        room = f"{self.mem_fraction_static:g} of {_gib(gpu)} less {_gib(self.weight_bytes)} of weights"
+        room = (
+            f"{self.mem_fraction_static:g} of {_gib(gpu)} less {_gib(self.weight_bytes)} of weights"
+        )
         nodes = -(-self.layout.gpus // hardware.gpus)
         lines = [
             f"{hardware.name}: {hardware.description}{other}",

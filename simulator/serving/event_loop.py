@@ -1,392 +1,403 @@
-"""What a serving instance does over time: a discrete-event model of continuous batching.
+"""What a deployment does over time: a discrete-event model of continuous batching.
 
-Ranks of data-parallel attention run in lock-step, because the experts need the tokens of all ranks.
-A rank that can start or continue a prefill does so (prefill first, in chunks); the others decode
-one token in that step, which lasts as long as the slowest. Between two events (a request ends or
-arrives, a staging ends, a pool page is missing, a queue may move) the steps are alike and are taken
-together. Admission, growth and retraction follow simulator/admission.py.
+An instance is a group of ranks in lock-step, because the experts need the tokens of all. Instances
+that prefill and decode together serve a request whole: a rank that can start or continue a prefill
+does so (prefill first, in chunks); the others decode one token in that step, which lasts as long
+as the slowest. Apart, a decode instance reserves memory for a request, a prefill instance then
+prefills its prompt and sends each chunk over the network, and the first token is given out when
+the request joins the running batch. Requests go to the ranks in turn.
+
+Between two events on an instance (a request ends or comes, a transfer or staging ends, a pool page
+is missing, a queue may move) its steps are alike and are taken together. Whatever happens elsewhere
+in the meantime shortens that to the end of the step in which it happens. Admission, growth and
+retraction follow admission.py, times come from step_tables.py. The loop is compiled, and in one
+file: an event passes through all of it.
 """
 
 from __future__ import annotations
 
-import heapq
-import itertools
-from collections import deque
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+import hashlib
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
 
 import numpy as np
 
-from hisparse_sim.simulator.serving.admission import Pool, Rank, Request
-from hisparse_sim.simulator.serving.exposure import Exposure
-from hisparse_sim.simulator.serving.lengths import CUT
-from hisparse_sim.simulator.serving.steptimes import StepTimes
-from hisparse_sim.traces.documents import LEAST_AMOUNT, MOST_AMOUNT
+from hisparse_sim.simulator.serving.admission import (
+    DECODE,
+    NOBODY,
+    PREFILL,
+    State,
+    decode,
+    device_used,
+    let_go,
+    logical_used,
+    make_room,
+    mean_context,
+    plan_chunks,
+    push,
+    reserve,
+    start,
+    steps_until_full,
+    waits,
+)
+from hisparse_sim.simulator.serving.step_tables import (
+    StepTables,
+    decode_us,
+    line,
+    prompt_us,
+    wait_us,
+)
+from hisparse_sim.traces.machine_code import compiled, rule
 
-MOST_REQUESTS = 10_000_000
 QUEUE_CHECK_STEPS = 64  # steps between looks at a queue that only the passing of tokens can move
 CONTEXT_STEPS = 512  # steps over which a step's time is taken as constant, at the mean context
 
+IDLE, PREFILLING, DECODING = range(3)  # what an instance does
+DONE, GOES_ON, STALLED = range(3)  # how `run` returns
+ARRIVAL = NOBODY  # instead of an instance
 
-@dataclass(frozen=True)
-class Workload:
-    """Requests to serve: closed loop at `concurrency`, or open loop at `rate_per_s` (Poisson).
-
-    Lengths are uniform in [range_ratio * length, length], as the engine's benchmark draws them;
-    1.0 makes all alike.
-    """
-
-    prompt: int
-    output: int
-    requests: int
-    concurrency: int | None = None
-    rate_per_s: float | None = None
-    range_ratio: float = 1.0
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        for name in ("prompt", "output", "requests"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
-        if not self.requests <= MOST_REQUESTS:
-            raise ValueError(f"requests must be at most {MOST_REQUESTS:,}")
-        if (self.concurrency is None) == (self.rate_per_s is None):
-            raise ValueError("give either a concurrency (closed loop) or a rate (open loop)")
-        if self.concurrency is not None and self.concurrency < 1:
-            raise ValueError(f"concurrency must be at least 1, not {self.concurrency}")
-        if self.rate_per_s is not None and not LEAST_AMOUNT <= self.rate_per_s <= MOST_AMOUNT:
-            raise ValueError(f"rate must be above 0 and finite, not {self.rate_per_s}")
-        if not 0 < self.range_ratio <= 1:
-            raise ValueError(f"range_ratio must be in (0, 1], not {self.range_ratio}")
-
-    def draw(self) -> tuple[list[tuple[int, int]], list[float]]:
-        """Lengths (prompt, output) of every request, and arrival times in s (open loop)."""
-        stream = np.random.default_rng(self.seed)
-
-        def lengths(longest: int) -> list[int]:
-            shortest = max(1, round(longest * self.range_ratio))
-            return [int(n) for n in stream.integers(shortest, longest + 1, self.requests)]
-
-        pairs = list(zip(lengths(self.prompt), lengths(self.output), strict=True))
-        if self.rate_per_s is None:
-            return pairs, [0.0] * self.requests
-        gaps = stream.exponential(1 / self.rate_per_s, self.requests)
-        return pairs, [float(t) for t in np.cumsum(gaps)]
-
-
-@dataclass(frozen=True)
-class Server:
-    """One decoding instance, with prefill on the same GPUs or on a second instance like it."""
-
-    steps: StepTimes
-    exposure: Exposure
-    pool: Pool
-    ranks: int
-    chunk_tokens: int = 8192  # --chunked-prefill-size divided by the ranks
-    max_running: int = 4096  # requests on one rank
-    prefill_steps: StepTimes | None = None  # set: prefill on an instance of its own
-    staging_bytes_per_s: float = 55.4e9  # device to host, one rank
-    token_bytes: int = 0  # KV of one token over all layers, staged to the host after prefill
+INSTANCE = np.dtype(
+    [
+        ("role", "i8"),
+        ("first_rank", "i8"),
+        ("ranks", "i8"),
+        ("doing", "i8"),
+        ("since_s", "f8"),
+        ("step_s", "f8"),
+        ("steps", "i8"),
+        ("wake_s", "f8"),  # an idle instance looks again then
+        # The parts of a decode step, and their sums so far; the sums make up the time.
+        ("step_attention_s", "f8"),
+        ("step_rest_s", "f8"),
+        ("step_swap_in_s", "f8"),
+        ("prefill_s", "f8"),
+        ("attention_s", "f8"),
+        ("rest_s", "f8"),
+        ("swap_in_s", "f8"),
+        ("idle_s", "f8"),
+        ("running_s", "f8"),  # requests that decode times seconds
+    ]
+)
+TOTALS = np.dtype(
+    [
+        ("now", "f8"),
+        ("due", "i8"),  # next request to arrive
+        ("inside", "i8"),
+        ("concurrency", "i8"),
+        ("entries", "i8"),  # ranks at which requests arrive: the first ones
+        ("sources", "i8"),  # ranks that prefill for others: behind them
+        ("finished", "i8"),
+        ("system_s", "f8"),  # requests inside times seconds
+        ("queued_s", "f8", 4),  # those that wait for memory, by reason, times seconds
+        ("peak_device", "i8"),  # tokens on any rank
+        ("peak_logical", "i8"),
+        ("staging_bytes_per_s", "f8"),  # device to host, one rank
+        ("staging_token_bytes", "f8"),
+        ("transfer_bytes_per_s", "f8"),  # from prefill to decode, one rank
+        ("transfer_token_bytes", "f8"),
+    ]
+)
 
 
-@dataclass
-class Times:
-    """Where the time went, in s. The parts add up to the makespan."""
-
-    prefill: float = 0.0
-    decode_attention: float = 0.0
-    decode_rest: float = 0.0
-    swap_in: float = 0.0
-    idle: float = 0.0
-
-    @property
-    def total(self) -> float:
-        return self.prefill + self.decode_attention + self.decode_rest + self.swap_in + self.idle
-
-
-@dataclass(frozen=True)
-class Served:
-    """The outcome of one run. Times in s, rates per s."""
-
-    makespan: float
-    times: Times
-    finished: tuple[Request, ...]
-    running: float  # requests decoding, mean over time
-    waiting: float  # all others in the system: queued, prefilling, staged
-    retractions: int
-    peak_device_tokens: int  # of any rank
-    peak_logical_tokens: int
-    refused: int  # prompts too long for an empty rank
-    cut: int  # outputs shortened to what an empty rank can hold
-
-    @property
-    def output_tokens_per_s(self) -> float:
-        tokens = sum(request.output for request in self.finished)
-        return tokens / self.makespan if self.makespan else 0.0
-
-    def ttft_s(self, percent: float) -> float:
-        return _percentile((r.first_token_s - r.arrival_s for r in self.finished), percent)
-
-    def tpot_ms(self, percent: float) -> float:
-        """Time per output token after the first; requests of one token have none."""
-        return 1000 * _percentile(
-            ((r.end_s - r.first_token_s) / (r.output - 1) for r in self.finished if r.output > 1),
-            percent,
-        )
+@rule
+def earliest(state: State) -> tuple[int, float]:
+    """The instance that acts next, or ARRIVAL, and when; infinite if nothing will happen."""
+    totals = state.totals[0]
+    who, when = ARRIVAL, np.inf
+    if totals.due < len(state.requests) and totals.inside < totals.concurrency:
+        when = max(state.requests[totals.due].arrival_s, totals.now)
+    for i in range(len(state.instances)):
+        instance = state.instances[i]
+        acts = instance.wake_s
+        if instance.doing != IDLE:
+            acts = instance.since_s + instance.steps * instance.step_s
+        if acts < when:
+            who, when = i, acts
+    return who, when
 
 
-def _percentile(values: Iterable[float], percent: float) -> float:
-    array = np.fromiter(values, np.float64)
-    return float(np.percentile(array, percent)) if len(array) else float("nan")
+@rule
+def notify(state: State, i: int, when: float) -> None:
+    """Let an instance look at its queues at `when`, or at the end of the step that runs then."""
+    instance = state.instances[i]
+    if instance.doing == IDLE:
+        instance.wake_s = min(instance.wake_s, when)
+    elif instance.doing == DECODING:
+        passed = int(np.ceil((when - instance.since_s) / instance.step_s))
+        instance.steps = min(instance.steps, max(passed, 1))
 
 
-class _Prefiller:
-    """A second instance that only prefills: batches of one prompt a rank, first come first."""
-
-    def __init__(self, steps: StepTimes, ranks: int) -> None:
-        self.steps, self.ranks = steps, ranks
-        self.queue: deque[Request] = deque()
-        self.busy: list[Request] = []
-        self.done_at = float("inf")
-
-    def start(self, now: float) -> None:
-        if self.busy or not self.queue:
+@rule
+def arrive(state: State) -> None:
+    """Let in what is due, in turn over the ranks."""
+    totals = state.totals[0]
+    while totals.due < len(state.requests) and totals.inside < totals.concurrency:
+        request = state.requests[totals.due]
+        if request.arrival_s > totals.now:
             return
-        self.busy = [self.queue.popleft() for _ in range(min(self.ranks, len(self.queue)))]
-        longest = max(request.prompt for request in self.busy)
-        mean = sum(request.prompt for request in self.busy) / self.ranks
-        us = self.steps.prefill_attention_chunk_us(0, longest)
-        self.done_at = now + (us + self.steps.prefill_rest_chunk_us(mean)) / 1e6
+        request.arrival_s = totals.now  # it may have waited for a free client
+        request.rank = totals.due % totals.entries
+        if totals.sources > 0:
+            request.source = totals.entries + totals.due % totals.sources
+        push(state, request.rank, totals.due)
+        if state.ranks[request.rank].queued == 1:
+            notify(state, state.ranks[request.rank].instance, totals.now)
+        totals.due += 1
+        totals.inside += 1
 
-    def finish(self) -> list[Request]:
-        done, self.busy, self.done_at = self.busy, [], float("inf")
-        return done
+
+@rule
+def leave(state: State, count: int) -> None:
+    state.totals[0].finished += count
+    state.totals[0].inside -= count
 
 
-@dataclass
-class _Run:
-    """One simulation. Requests move: due -> queue of a rank -> prefill -> staging -> running."""
+# --- the end of what an instance did ------------------------------------------------------------
 
-    server: Server
-    workload: Workload
-    now: float = 0.0
-    times: Times = field(default_factory=Times)
-    finished: list[Request] = field(default_factory=list)
-    refused: int = 0
-    cut: int = 0
-    running_seconds: float = 0.0
-    system_seconds: float = 0.0
-    peak_device: int = 0
-    peak_logical: int = 0
 
-    def __post_init__(self) -> None:
-        server = self.server
-        self.ranks = [Rank(server.pool, server.max_running) for _ in range(server.ranks)]
-        self.turn = itertools.cycle(self.ranks)  # the engine's round-robin over ranks
-        lengths, arrivals = self.workload.draw()
-        self.due = deque(
-            Request(i, prompt, output, arrival)
-            for i, ((prompt, output), arrival) in enumerate(zip(lengths, arrivals, strict=True))
-        )
-        self.staging: list[tuple[float, int, Rank, Request]] = []  # heap by end of staging
-        self.prefiller = (
-            _Prefiller(server.prefill_steps, server.ranks) if server.prefill_steps else None
-        )
-        self.inside = 0
-
-    # --- arrivals -------------------------------------------------------------------------------
-
-    def arrive(self) -> None:
-        """Let in what is due: by time in an open loop, by free clients in a closed one."""
-        limit = self.workload.concurrency
-        while self.due:
-            if limit is not None:
-                if self.inside >= limit:
-                    return
-                self.due[0].arrival_s = self.now
-            elif self.due[0].arrival_s > self.now:
-                return
-            request = self.due.popleft()
-            length = self.server.pool.length(request.prompt, request.output)
-            if length.output < 1:
-                self.refused += 1
-                continue
-            if length.outcome == CUT:
-                request.output = length.output
-                self.cut += 1
-            self.inside += 1
-            if self.prefiller:
-                self.prefiller.queue.append(request)
+@rule
+def finish(state: State, i: int) -> None:
+    """Book what an instance has done until now, and let those join that are ready."""
+    instance, totals = state.instances[i], state.totals[0]
+    seconds = totals.now - instance.since_s
+    for r in range(instance.first_rank, instance.first_rank + instance.ranks):
+        rank = state.ranks[r]
+        instance.running_s += rank.running * seconds
+        if rank.role != PREFILL:
+            totals.queued_s[rank.refused] += rank.queued * seconds
+        if instance.doing == DECODING:
+            leave(state, decode(state, r, instance.steps, totals.now))
+        elif instance.doing == PREFILLING:
+            if has_chunks(state, r):
+                finish_chunks(state, r)
             else:
-                next(self.turn).queue.append(request)
+                leave(state, decode(state, r, 1, totals.now))
+        join(state, r)
+    if instance.doing == DECODING:
+        instance.attention_s += instance.steps * instance.step_attention_s
+        instance.rest_s += instance.steps * instance.step_rest_s
+        instance.swap_in_s += instance.steps * instance.step_swap_in_s
+    elif instance.doing == PREFILLING:
+        instance.prefill_s += seconds
+    else:
+        instance.idle_s += seconds
+    instance.since_s = totals.now
 
-    def next_outside_event(self) -> float:
-        times = [self.staging[0][0]] if self.staging else []
-        if self.due and self.workload.concurrency is None:
-            times.append(self.due[0].arrival_s)
-        if self.prefiller:
-            times.append(self.prefiller.done_at)
-        return min(times, default=float("inf"))
 
-    def outside_events(self) -> None:
-        """Arrivals, prefills of the other instance and stagings that have ended by now."""
-        self.arrive()
-        if self.prefiller:
-            if self.prefiller.done_at <= self.now:
-                for request in self.prefiller.finish():
-                    request.first_token_s = self.now
-                    request.generated = 1
-                    if request.generated >= request.output:
-                        self.end(request)
-                    else:
-                        next(self.turn).queue.append(request)
-                self.arrive()
-            self.prefiller.start(self.now)
-        while self.staging and self.staging[0][0] <= self.now:
-            _, _, rank, request = heapq.heappop(self.staging)
-            rank.staged(request)
+@rule
+def has_chunks(state: State, r: int) -> bool:
+    """Whether the rank prefills in this step."""
+    for i in range(state.ranks[r].pending):
+        request = state.requests[state.pending[r, i]]
+        if request.planned > request.prefilled:
+            return True
+    return False
 
-    def end(self, request: Request) -> None:
-        request.end_s = self.now
-        self.finished.append(request)
-        self.inside -= 1
 
-    # --- steps ----------------------------------------------------------------------------------
-
-    def advance(self, seconds: float, **parts: float) -> None:
-        running = sum(len(rank.running) for rank in self.ranks)
-        self.now += seconds
-        self.running_seconds += running * seconds
-        self.system_seconds += self.inside * seconds
-        for name, value in parts.items():
-            setattr(self.times, name, getattr(self.times, name) + value)
-
-    def note_peaks(self) -> None:
-        for rank in self.ranks:
-            self.peak_device = max(self.peak_device, rank.device_used())
-            self.peak_logical = max(self.peak_logical, rank.logical_used())
-
-    def prefill_step(self, chunks: list[list[tuple[Request, int, int]]]) -> None:
-        """One step in which some ranks run prompt chunks and the others decode one token."""
-        steps = self.server.steps
-        slowest, tokens = 0.0, 0
-        for rank, work in zip(self.ranks, chunks, strict=True):
-            if work:
-                attention = sum(
-                    steps.prefill_attention_chunk_us(start, stop) for _, start, stop in work
-                )
-                tokens += sum(stop - start for _, start, stop in work)
-            elif rank.running:
-                attention = steps.decode_attention_us(len(rank.running), rank.mean_context())
-                attention += self.wait_us(rank, attention, 0.0)
-                tokens += len(rank.running)
+@rule
+def finish_chunks(state: State, r: int) -> None:
+    """Book the prompt pieces of a step: what is done is staged to the host, or sent."""
+    rank, totals = state.ranks[r], state.totals[0]
+    i = 0
+    while i < rank.pending:
+        request = state.requests[state.pending[r, i]]
+        i += 1
+        tokens = request.planned - request.prefilled
+        if tokens == 0:
+            continue
+        request.prefilled = request.planned
+        whole = request.prefilled == request.prompt + request.generated
+        if rank.role == PREFILL:
+            target = state.ranks[request.rank]
+            begins = max(totals.now, rank.link_free_s, target.link_free_s)
+            ends = begins + tokens * totals.transfer_token_bytes / totals.transfer_bytes_per_s
+            rank.link_free_s = target.link_free_s = ends
+            if whole:
+                request.ready_s = ends
+                notify(state, target.instance, ends)
+        elif whole:
+            if request.generated == 0:
+                request.first_token_s = totals.now
+            request.generated += 1
+            if request.generated >= request.output:
+                request.end_s = totals.now
+                i -= 1
+                let_go(state, r, i)
+                rank.full = False
+                leave(state, 1)
+            elif rank.device_buffer_size > 0:
+                bytes_ = (request.prompt + request.generated) * totals.staging_token_bytes
+                begins = max(totals.now, rank.link_free_s)
+                rank.link_free_s = begins + bytes_ / totals.staging_bytes_per_s
+                request.ready_s = rank.link_free_s
             else:
-                continue
-            slowest = max(slowest, attention)
-        seconds = (slowest + steps.prefill_rest_chunk_us(tokens / len(self.ranks))) / 1e6
-        self.advance(seconds, prefill=seconds)
-        for rank, work in zip(self.ranks, chunks, strict=True):
-            if not work and rank.running:
-                self.decoded(rank, 1)
-            for request, _, stop in work:
-                if stop == request.prompt + request.generated:
-                    self.prefilled(rank, request)
+                request.ready_s = totals.now
 
-    def prefilled(self, rank: Rank, request: Request) -> None:
-        if request.generated == 0:
-            request.first_token_s = self.now
-        request.generated += 1
-        if request.generated >= request.output:
-            rank.drop(request)
-            self.end(request)
-        elif self.server.pool.hierarchical:
-            bytes_ = (request.prompt + request.generated) * self.server.token_bytes
-            ready = self.now + bytes_ / self.server.staging_bytes_per_s
-            heapq.heappush(self.staging, (ready, request.number, rank, request))
+
+@rule
+def join(state: State, r: int) -> None:
+    """Let those decode whose prompt is in its place; a rank that prefills for others drops them."""
+    rank, now = state.ranks[r], state.totals[0].now
+    i = 0
+    while i < rank.pending:
+        number = state.pending[r, i]
+        request = state.requests[number]
+        if request.ready_s > now or (rank.role != PREFILL and rank.running >= rank.max_running):
+            i += 1
+            continue
+        let_go(state, r, i)
+        if rank.role == PREFILL:
+            rank.full = False
+            continue
+        if rank.role == DECODE:
+            request.first_token_s = now
+            request.generated = 1
+            if request.generated >= request.output:
+                request.end_s = now
+                leave(state, 1)
+                continue
+        start(state, r, number)
+
+
+# --- the next thing that it does ----------------------------------------------------------------
+
+
+@rule
+def begin(state: State, tables: StepTables, i: int, context_steps: int, queue_steps: int) -> None:
+    """Admit, make room, and plan the next step, or the next steps that are alike."""
+    instance, totals = state.instances[i], state.totals[0]
+    prefills, ready = False, np.inf
+    running = 0
+    for r in range(instance.first_rank, instance.first_rank + instance.ranks):
+        rank = state.ranks[r]
+        if rank.role == DECODE:
+            reserve_all(state, r)
         else:
-            rank.staged(request)
+            prefills = plan_chunks(state, r, totals.now) or prefills
+        make_room(state, r)
+        for k in range(rank.pending):
+            until = state.requests[state.pending[r, k]].ready_s
+            if until > totals.now:
+                ready = min(ready, until)
+        running += rank.running
+        totals.peak_device = max(totals.peak_device, device_used(state, r, 0))
+        totals.peak_logical = max(totals.peak_logical, logical_used(state, r, 0))
+    if prefills:
+        instance.doing = PREFILLING
+        instance.steps = 1
+        instance.step_s = prefill_step_us(state, tables, i) / 1e6
+    elif running > 0:
+        instance.doing = DECODING
+        plan_decode(state, tables, i, running, context_steps, queue_steps)
+        if ready < np.inf:
+            notify(state, i, ready)
+    else:
+        instance.doing = IDLE
+        instance.wake_s = ready
 
-    def wait_us(self, rank: Rank, attention: float, rest: float) -> float:
-        exposure = self.server.exposure
-        if not exposure.copies:
-            return 0.0
-        return exposure.step_us(len(rank.running), rank.mean_context(), attention + rest, attention)
 
-    def decode_steps(self) -> None:
-        """Decode on all ranks until the next event."""
-        busy = [rank for rank in self.ranks if rank.running]
-        count = min(min(rank.shortest_left() for rank in busy), CONTEXT_STEPS)
-        if any(rank.waits for rank in self.ranks):
-            count = min(count, QUEUE_CHECK_STEPS)
-        count = min(count, min(rank.steps_until_full(count) for rank in busy))
-        steps = self.server.steps
-        half = count / 2
-        rest = steps.decode_rest_us(sum(len(r.running) for r in busy) / len(self.ranks))
-        slowest, attention, wait = 0.0, 0.0, 0.0
-        for rank in busy:
-            a = steps.decode_attention_us(len(rank.running), rank.mean_context() + half)
-            w = self.wait_us(rank, a, rest)
+@rule
+def reserve_all(state: State, r: int) -> None:
+    """Reserve memory on a decode rank, and send the requests on to be prefilled."""
+    totals = state.totals[0]
+    number = reserve(state, r, totals.now)
+    while number != NOBODY:
+        source = state.requests[number].source
+        push(state, source, number)
+        notify(state, state.ranks[source].instance, totals.now)
+        number = reserve(state, r, totals.now)
+
+
+@rule
+def prefill_step_us(state: State, tables: StepTables, i: int) -> float:
+    """A step in which some ranks run prompt chunks and the others decode one token."""
+    instance = state.instances[i]
+    slowest, tokens = 0.0, 0
+    for r in range(instance.first_rank, instance.first_rank + instance.ranks):
+        rank, attention, chunks = state.ranks[r], 0.0, False
+        for k in range(rank.pending):
+            request = state.requests[state.pending[r, k]]
+            if request.planned > request.prefilled:
+                attention += prompt_us(tables, request.prefilled, request.planned)
+                tokens += request.planned - request.prefilled
+                chunks = True
+        if not chunks and rank.running > 0:
+            context = mean_context(rank)
+            attention = decode_us(tables, rank.running, context)
+            attention += wait_us(tables, rank.running, context, attention)
+            tokens += rank.running
+        slowest = max(slowest, attention)
+    return slowest + line(tables.prompt, tables.prompt_rest, tokens / instance.ranks)
+
+
+@rule
+def plan_decode(
+    state: State, tables: StepTables, i: int, running: int, context_steps: int, queue_steps: int
+) -> None:
+    """Decode on all ranks until something of their own happens."""
+    instance, count = state.instances[i], context_steps
+    ranks = range(instance.first_rank, instance.first_rank + instance.ranks)
+    for r in ranks:
+        rank = state.ranks[r]
+        for k in range(rank.running):
+            request = state.requests[state.running[r, k]]
+            count = min(count, request.output - request.generated)
+        if (rank.role == DECODE and rank.queued > 0) or waits(rank):
+            count = min(count, queue_steps)
+    for r in ranks:
+        if state.ranks[r].running > 0:
+            count = steps_until_full(state, r, count)
+    rest = tables.rest[running]
+    slowest = attention = wait = 0.0
+    for r in ranks:
+        rank = state.ranks[r]
+        if rank.running > 0:
+            context = mean_context(rank) + count / 2
+            a = decode_us(tables, rank.running, context)
+            w = wait_us(tables, rank.running, context, a + rest)
             if a + w > slowest:
                 slowest, attention, wait = a + w, a, w
-        step = (slowest + rest) / 1e6
-        until = self.next_outside_event()
-        if until < self.now + count * step:  # round up: events are seen at the end of a step
-            count = max(1, int(np.ceil((until - self.now) / step)))
-        self.advance(
-            count * step,
-            decode_attention=count * attention / 1e6,
-            decode_rest=count * rest / 1e6,
-            swap_in=count * wait / 1e6,
-        )
-        for rank in busy:
-            self.decoded(rank, count)
-
-    def decoded(self, rank: Rank, count: int) -> None:
-        for request in rank.decode(count):
-            self.end(request)
-
-    def run(self) -> Served:
-        colocated = self.prefiller is None
-        while True:
-            self.outside_events()
-            chunks: list[list[tuple[Request, int, int]]] = []
-            for rank in self.ranks:
-                if colocated:
-                    chunks.append(rank.next_chunks(self.server.chunk_tokens))
-                else:
-                    rank.take_transferred()
-                    chunks.append([])
-                rank.make_room(resumed=not colocated)
-            self.note_peaks()
-            if any(chunks):
-                self.prefill_step(chunks)
-            elif any(rank.running for rank in self.ranks):
-                self.decode_steps()
-            elif (until := self.next_outside_event()) < float("inf"):
-                self.advance(until - self.now, idle=until - self.now)
-                self.now = until
-            elif self.inside:
-                raise RuntimeError("serving model stalled: requests wait and nothing can run")
-            elif not self.due:
-                break
-        return Served(
-            makespan=self.now,
-            times=self.times,
-            finished=tuple(self.finished),
-            running=self.running_seconds / self.now if self.now else 0.0,
-            waiting=(self.system_seconds - self.running_seconds) / self.now if self.now else 0.0,
-            retractions=sum(rank.retractions for rank in self.ranks),
-            peak_device_tokens=self.peak_device,
-            peak_logical_tokens=self.peak_logical,
-            refused=self.refused,
-            cut=self.cut,
-        )
+    instance.steps = count
+    instance.step_s = (slowest + rest) / 1e6
+    instance.step_attention_s = attention / 1e6
+    instance.step_rest_s = rest / 1e6
+    instance.step_swap_in_s = wait / 1e6
 
 
-def serve(server: Server, workload: Workload) -> Served:
-    """Serve all requests of `workload` and say how it went.
+def _stamp() -> int:
+    """Digest of the source that the compiled loop may come from: Numba watches this file only."""
+    digest = hashlib.sha256()
+    for file in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(file.read_bytes())
+    return int.from_bytes(digest.digest()[:7], "little")
 
-    Prompts too long for the pool are refused and counted, and outputs are cut and counted, as the
-    engine does. Deterministic: the same arguments give the same result.
+
+@cache
+def loop() -> Callable[[State, StepTables, int, int, int], int]:
+    """Return `run(state, tables, events, context_steps, queue_steps)`.
+
+    It goes on for so many events and returns DONE, GOES_ON or STALLED: requests wait, and nothing
+    can run. Compiled at the first call, which takes some seconds, and kept on disk.
     """
-    return _Run(server, workload).run()
+    stamp = _stamp()
+
+    def run(
+        state: State, tables: StepTables, events: int, context_steps: int, queue_steps: int
+    ) -> int:
+        _ = stamp
+        totals = state.totals[0]
+        for _event in range(events):
+            who, when = earliest(state)
+            if when == np.inf:
+                return DONE if totals.finished == len(state.requests) else STALLED
+            totals.system_s += totals.inside * (when - totals.now)
+            totals.now = when
+            if who != ARRIVAL:
+                finish(state, who)
+            arrive(state)
+            if who != ARRIVAL:
+                begin(state, tables, who, context_steps, queue_steps)
+        return GOES_ON
+
+    return compiled(run)

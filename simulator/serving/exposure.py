@@ -7,15 +7,15 @@ them into the time that a step of a whole batch takes longer than its compute.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hisparse_sim.simulator.serving.memory import PAGE_TOKENS
 from hisparse_sim.simulator.serving.missing import LayerMisses
-from hisparse_sim.simulator.serving.models import FULL, Model
+from hisparse_sim.simulator.serving.models import Model
+from hisparse_sim.traces.machine_code import rule
 
 MODES = ("baseline", "hisparse", "prefetch", "overlap", "zero-cost")
 MODE_SUMMARIES = {
@@ -27,7 +27,7 @@ MODE_SUMMARIES = {
 }
 
 Floats = NDArray[np.float64]
-# (requests, their mean misses [layers], misses of the one with most [layers]) -> us [layers]
+# (requests, their mean misses, misses of the one with most) -> us; arrays [contexts, layers]
 SwapIn = Callable[[int, Floats, Floats], Floats]
 
 
@@ -46,7 +46,6 @@ class Exposure:
     device_buffer_size: int
     replayed: LayerMisses | None
     swap_in: SwapIn
-    _known: dict[tuple[int, int], Floats] = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
@@ -68,53 +67,58 @@ class Exposure:
         return self.mode not in ("baseline", "zero-cost")
 
     @cached_property
-    def _groups(self) -> tuple[int, ...]:
-        """Number of shared layers behind each layer with an indexer."""
-        groups: list[int] = []
-        for kind in self.model.layer_types:
-            if kind == FULL:
-                groups.append(0)
-            else:
-                groups[-1] += 1
-        return tuple(groups)
+    def hideable(self) -> float:
+        """Share of the layers whose copies may pass while those before them compute.
+
+        A shared layer's copies start behind those of its anchor and have until their layer.
+        """
+        if self.mode != "prefetch":
+            return 0.0
+        return 1 - self.model.indexer_layers / self.model.layers
 
     def misses(self, context: float) -> float:
         """Mean misses of one request, layer and step at `context`."""
-        return self.replayed.mean * self._context_factor(context) if self.replayed else 0.0
-
-    def _context_factor(self, context: float) -> float:
-        if self.replayed is None or context <= self.device_buffer_size:
+        if self.replayed is None:
             return 0.0
-        outside = 1 - self.device_buffer_size / context
+        return self.replayed.mean * float(self._context_factor(np.array([context]))[0])
+
+    def _context_factor(self, context: Floats) -> Floats:
+        """[c] misses at each context over those of the replay."""
+        assert self.replayed is not None
+        outside = 1 - self.device_buffer_size / np.maximum(context, self.device_buffer_size)
         return outside / (1 - self.device_buffer_size / self.replayed.context)
 
-    def _waits_us(self, requests: int, context: float) -> Floats:
-        """Swap-in time of every replayed layer, kept for each page of context."""
+    def waits_us(self, requests: int, context: Floats, attention_us: Floats) -> Floats:
+        """[c] copying time of a decode step of a rank that no compute of other layers hides.
+
+        `requests` decode on the rank at a mean `context` [c], all longer than the buffer;
+        `attention_us` [c] is the attention of the step, all layers together.
+        """
+        if not self.copies or requests == 0:
+            return np.zeros_like(context)
         assert self.replayed is not None
-        page = round(context / PAGE_TOKENS)
-        if (requests, page) not in self._known:
-            factor = self._context_factor(page * PAGE_TOKENS)
-            mean = np.asarray(self.replayed.per_layer) * factor
-            most = self.replayed.largest_of(requests) * factor
-            self._known[requests, page] = self.swap_in(requests, mean, most)
-        return self._known[requests, page]
+        layers, factor = self.model.layers, self._context_factor(context)[:, None]
+        waits = self.swap_in(
+            requests,
+            np.asarray(self.replayed.per_layer) * factor,
+            self.replayed.largest_of(requests) * factor,
+        )
+        if self.mode == "overlap":
+            waits = np.maximum(waits - attention_us[:, None] / layers, 0.0)
+        return layers * self.replayed.over_layers(waits)
 
     def step_us(
         self, requests: int, context: float, compute_us: float, attention_us: float
     ) -> float:
         """Time that one decode step of a rank waits for copies.
 
-        `requests` decode on the rank at a mean `context`, all longer than the buffer; `compute_us`
-        is the whole step's compute and `attention_us` the part of it in attention.
+        As `waits_us`, for one context; `compute_us` is the whole step's compute.
         """
-        if not self.copies or requests == 0:
-            return 0.0
-        layers = self.model.layers
-        waits = self._waits_us(requests, context)
-        if self.mode == "hisparse":
-            return layers * float(waits.mean())  # the replayed layers stand for all
-        if self.mode == "overlap":
-            return layers * float(np.maximum(waits - attention_us / layers, 0.0).mean())
-        # A shared layer's copies start behind those of its anchor and have until their layer.
-        swap, between = float(waits.mean()), compute_us / layers
-        return sum(swap + shared * max(swap - between, 0.0) for shared in self._groups)
+        waits = self.waits_us(requests, np.array([context]), np.array([attention_us]))
+        return step_wait_us(float(waits[0]), self.hideable, compute_us)
+
+
+@rule
+def step_wait_us(wait_us: float, hideable: float, compute_us: float) -> float:
+    """What remains of `wait_us` if a share of the layers copies while the step computes."""
+    return (1 - hideable) * wait_us + hideable * max(wait_us - compute_us, 0.0)

@@ -135,8 +135,14 @@ def load_link(name: str, path: str | Path | None = None) -> Link:
     source = profile.sources["link_gb_s"].text if "link_gb_s" in profile.sources else ""
     if of := profile.labels.get("kernels_of"):
         base = _kernels_of(of, profile, path)
-        kind, source = "modelled", f"from {base.name}: rates with the large copy, kernels' pace with the round trip"
-        entry_ns, link_gb_s = base.entry_ns * base.bulk_gb_s / bulk, base.link_gb_s * bulk / base.bulk_gb_s
+        kind, source = (
+            "modelled",
+            f"from {base.name}: rates with the large copy, kernels' pace with the round trip",
+        )
+        entry_ns, link_gb_s = (
+            base.entry_ns * base.bulk_gb_s / bulk,
+            base.link_gb_s * bulk / base.bulk_gb_s,
+        )
         there = profile.number("round_trip_ns", positive=True)
         kernels = {k: cost.over(base.round_trip_ns, there) for k, cost in base.kernels.items()}
     else:

@@ -219,9 +219,7 @@ def capacity(
     entry = model.entry_bytes(kv_dtype)
 
     def pool_at(any_ratio: int) -> int:
-        return device_pool_tokens(
-            model, kv_dtype, any_ratio, device_pool_bytes, engine, most=most
-        )
+        return device_pool_tokens(model, kv_dtype, any_ratio, device_pool_bytes, engine, most=most)
 
     pool = pool_at(ratio)
     logical = pool * ratio

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -15,8 +16,9 @@ from hisparse_sim.policies import ALIASES, Policy, get_policy
 from hisparse_sim.simulator.replay.replaying import replay_part
 from hisparse_sim.simulator.replay.result_files import read_rows
 from hisparse_sim.simulator.replay.totals import totals
-from hisparse_sim.traces import OneTrace, Trace, TraceError, as_trace
+from hisparse_sim.traces import OneTrace, Part, Trace, TraceError, as_trace
 from hisparse_sim.traces.file.units import TOKEN, plural, refuse_blocks
+from hisparse_sim.traces.synth.generated import GeneratedTrace
 
 QUANTILES = 65  # of a layer's misses per step: 0, 1/64, ..., 1
 WARM_UP_STEPS = 16  # the burst of the first steps comes once a request, not once a step
@@ -36,11 +38,16 @@ class LayerMisses:
     spread: tuple[tuple[float, ...], ...]  # [layers][QUANTILES], ascending, over requests and steps
     selected: float  # positions a step, mean
     context: float  # tokens of a request, mean over its steps
+    weights: tuple[float, ...] | None = None  # [layers] that each stands for; None: as many each
 
     @property
     def mean(self) -> float:
         """Misses of one request, layer and step."""
-        return sum(self.per_layer) / len(self.per_layer)
+        return float(self.over_layers(np.asarray(self.per_layer)))
+
+    def over_layers(self, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """[...] mean of [..., layers] over the layers of the model."""
+        return np.asarray(np.average(values, axis=-1, weights=self.weights))
 
     def largest_of(self, requests: int) -> npt.NDArray[np.float64]:
         """[layers] mean of the largest of `requests` independent draws of a step's misses."""
@@ -96,34 +103,45 @@ def layer_misses(
     """
     opened = as_trace(trace)
     refuse_blocks([opened], "serving models price")
-    by_layer: dict[int, list[npt.NDArray[np.int32]]] = {}
-    policy = get_policy(policy)
-    contexts: list[float] = []
-    selected: list[float] = []
-    for part in opened.parts:
+    chosen = get_policy(policy)
+
+    def replay(part: Part) -> tuple[int, npt.NDArray[np.int32], float, float]:
         demand = opened.read(part)
         if len(demand.step) <= warm_up_steps:
             raise ValueError(
                 f"{opened.name}, request {part.request!r} has {len(demand.step)} steps, no more"
                 f" than the {warm_up_steps} of the warm-up"
             )
-        done = replay_part(demand, policy, device_buffer_size, start, seed=seed)
-        by_layer.setdefault(part.layer, []).append(done.misses[warm_up_steps:])
-        contexts.append(float(np.mean(demand.seq_len)))
-        selected.append(float(np.mean(np.diff(demand.offsets))))
+        misses = replay_part(demand, chosen, device_buffer_size, start, seed=seed).misses
+        listed = float(np.mean(np.diff(demand.offsets)))
+        return part.layer, misses[warm_up_steps:], float(np.mean(demand.seq_len)), listed
+
+    by_layer: dict[int, list[npt.NDArray[np.int32]]] = {}
+    contexts: list[float] = []
+    selected: list[float] = []
+    with ThreadPoolExecutor() as pool:
+        for layer, misses, context, listed in pool.map(replay, opened.parts):
+            by_layer.setdefault(layer, []).append(misses)
+            contexts.append(context)
+            selected.append(listed)
     grid = np.linspace(0, 1, QUANTILES)
     layers = [np.concatenate(parts) for _, parts in sorted(by_layer.items())]
     return LayerMisses(
         trace=opened.name,
         provenance=opened.metadata.provenance,
         sha256=opened.sha256,
-        policy=policy.name,
+        policy=chosen.name,
         device_buffer_size=device_buffer_size,
         start=start,
         per_layer=tuple(float(np.mean(misses)) for misses in layers),
         spread=tuple(tuple(np.quantile(misses, grid).tolist()) for misses in layers),
         selected=float(np.mean(selected)),
         context=float(np.mean(contexts)),
+        weights=(
+            tuple(float(opened.stands_for[layer]) for layer in sorted(by_layer))
+            if isinstance(opened, GeneratedTrace)
+            else None
+        ),
     )
 
 

@@ -17,22 +17,33 @@ from hisparse_sim.simulator.serving.admission import (
 )
 from hisparse_sim.simulator.serving.deployment import RESERVE, Deployment
 from hisparse_sim.simulator.serving.exposure import Exposure, Floats, SwapIn
-from hisparse_sim.simulator.serving.hardware import Hardware
 from hisparse_sim.simulator.serving.latency import Link, load_link, swap_in_us
-from hisparse_sim.simulator.serving.memory import HOST, PAGE_TOKENS, check_buffer, device_tokens, pages
+from hisparse_sim.simulator.serving.memory import (
+    HOST,
+    PAGE_TOKENS,
+    check_buffer,
+    device_tokens,
+    full_kv_bytes,
+    pages,
+)
 from hisparse_sim.simulator.serving.missing import LayerMisses, MissesOf
 from hisparse_sim.simulator.serving.profiles import ProfileError
-from hisparse_sim.simulator.serving.models import Model
-from hisparse_sim.simulator.serving.profiles import ProfileError
-from hisparse_sim.simulator.serving.event_loop import Server, Workload, serve
+from hisparse_sim.simulator.serving.served import Server, serve
 from hisparse_sim.simulator.serving.steptimes import StepTimes
+from hisparse_sim.simulator.serving.workload import Workload
+
+# A GPU's share of what Mooncake's Transfer Engine, which SGLang uses by default, reaches between two
+# nodes: 190 GB/s over 8 x 400 Gb/s RoCE (its README, https://github.com/kvcache-ai/Mooncake).
+TRANSFER_GB_S = 190 / 8
 
 
 def swap_in_on(link: Link, kernel: str, device_buffer_size: int, entry_bytes: int) -> SwapIn:
     """Swap-in time of (requests, mean misses, misses of the busiest) on a link, see latency.py."""
 
     def swap_in(requests: int, misses: Floats, most: Floats) -> Floats:
-        return swap_in_us(link, kernel, requests, misses, device_buffer_size, entry_bytes, peak=most)
+        return swap_in_us(
+            link, kernel, requests, misses, device_buffer_size, entry_bytes, peak=most
+        )
 
     return swap_in
 
@@ -47,7 +58,10 @@ class Setting:
     device_buffer_size: int = 4096
     ratio: int = 2
     misses: LayerMisses | None = None  # of a replay with this buffer size
-    disaggregated: bool = False  # prefill on a second instance like this one
+    disaggregated: bool = False  # prefill on instances of its own, alike
+    prefill_instances: int = 1  # where they are apart
+    decode_instances: int = 1
+    transfer_gb_s: float = TRANSFER_GB_S  # from prefill to decode, one GPU
     chunked_prefill_size: int = 65_536  # over all ranks
     max_running_requests: int = 480  # over all ranks
     conservativeness: float = 1.0
@@ -106,7 +120,9 @@ class Setting:
             self.deployment.model,
             self.device_buffer_size,
             self.misses,
-            swap_in_on(self.link, self.kernel, self.device_buffer_size, self.deployment.entry_bytes),
+            swap_in_on(
+                self.link, self.kernel, self.device_buffer_size, self.deployment.entry_bytes
+            ),
         )
 
     @cached_property
@@ -129,7 +145,9 @@ class Setting:
     def assumptions(self) -> tuple[str, ...]:
         """What the figures rest on that nobody may have said, a sentence each."""
         link, pulling = self.link, self.deployment.pulling_gpus
-        steps = f"step times, {self.steps.kind}: {self.steps.source}" if self.steps else self.no_steps
+        steps = (
+            f"step times, {self.steps.kind}: {self.steps.source}" if self.steps else self.no_steps
+        )
         return (
             *self.deployment.assumptions(),
             f"host link: {link.name}, {link.bulk_gb_s:,.0f} GB/s a GPU with {pulling} at once",
@@ -139,6 +157,7 @@ class Setting:
     def server(self) -> Server:
         """The instance for `serve`."""
         model = self.deployment.model
+        prefill = self.deployment.baseline_tokens(self.disaggregated)
         return Server(
             steps=self.known_steps,
             exposure=self.exposure,
@@ -146,9 +165,14 @@ class Setting:
             ranks=self.ranks,
             chunk_tokens=max(self.chunked_prefill_size // self.ranks, PAGE_TOKENS),
             max_running=max(self.max_running_requests // self.ranks, 1),
-            prefill_steps=self.known_steps if self.disaggregated else None,
             staging_bytes_per_s=self.link.bulk_gb_s * 1e9,
             token_bytes=model.layers * self.deployment.entry_bytes,
+            instances=self.decode_instances if self.disaggregated else 1,
+            prefill_instances=self.prefill_instances if self.disaggregated else 0,
+            prefill_pool=self._pool(prefill, prefill, 0) if self.disaggregated else None,
+            transfer_bytes_per_s=self.transfer_gb_s * 1e9,
+            transfer_token_bytes=full_kv_bytes(model, self.deployment.kv_dtype, PAGE_TOKENS)
+            // PAGE_TOKENS,
         )
 
     def resident(self, prompt: int, output: int) -> tuple[int, str]:

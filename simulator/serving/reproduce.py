@@ -18,7 +18,6 @@ from hisparse_sim.policies import Policy
 from hisparse_sim.simulator.serving import profiles
 from hisparse_sim.simulator.serving.deployment import Deployment, rank_weight_bytes
 from hisparse_sim.simulator.serving.engines import NEWEST, load_engine
-from hisparse_sim.simulator.serving.event_loop import Workload, serve
 from hisparse_sim.simulator.serving.exposure import Exposure
 from hisparse_sim.simulator.serving.hardware import load_hardware
 from hisparse_sim.simulator.serving.latency import load_link
@@ -30,8 +29,10 @@ from hisparse_sim.simulator.serving.memory import (
 from hisparse_sim.simulator.serving.missing import LayerMisses, layer_misses
 from hisparse_sim.simulator.serving.models import load_model
 from hisparse_sim.simulator.serving.prediction import Setting, swap_in_on
+from hisparse_sim.simulator.serving.served import serve
 from hisparse_sim.simulator.serving.step_source import steps_for
 from hisparse_sim.simulator.serving.steptimes import LAYOUTS
+from hisparse_sim.simulator.serving.workload import Workload
 from hisparse_sim.traces import Trace, open_trace, sample_path
 from hisparse_sim.traces.documents import parse_toml
 from hisparse_sim.traces.file.units import refuse_blocks
@@ -138,7 +139,7 @@ class _Runs:
             setting = self.setting(entry, mode, pool_gib)
             served = serve(setting.server(), workload)
             how = f"{served.running:.0f} of {workload.concurrency} decode"
-            if served.finished:
+            if len(served.finished):
                 shares = served.times
                 how += (
                     f" at {served.tpot_ms(50):.1f} ms; prefill"

@@ -102,9 +102,7 @@ class Roofline:
     def decode_attention_us(self, batch: float, context: float) -> float:
         scanned = batch * context
         attended = batch * min(context, self.model.top_k)
-        return self._sum(
-            DECODE_ATTENTION, self.attention_terms(batch, attended, scanned, scanned)
-        )
+        return self._sum(DECODE_ATTENTION, self.attention_terms(batch, attended, scanned, scanned))
 
     def decode_rest_us(self, batch: float) -> float:
         return self._sum(DECODE_REST, self.rest_terms(batch))
@@ -114,9 +112,7 @@ class Roofline:
         full = min(tokens, self.model.top_k)
         attended = full * (full + 1) / 2 + (tokens - full) * self.model.top_k
         scanned = tokens * (tokens + 1) / 2
-        return self._sum(
-            PREFILL_ATTENTION, self.attention_terms(tokens, attended, scanned, tokens)
-        )
+        return self._sum(PREFILL_ATTENTION, self.attention_terms(tokens, attended, scanned, tokens))
 
     def prefill_rest_us(self, tokens: float) -> float:
         return self._sum(PREFILL_REST, self.rest_terms(tokens))

@@ -17,9 +17,11 @@ from hisparse_sim.traces.documents import MOST_COUNT
 
 if TYPE_CHECKING:
     from hisparse_sim.policies import Policy
+    from hisparse_sim.simulator.serving.deployment import Deployment
     from hisparse_sim.simulator.serving.missing import MissesOf, Origin
+    from hisparse_sim.simulator.serving.models import Model
     from hisparse_sim.simulator.serving.prediction import Setting
-    from hisparse_sim.traces import OneTrace, Trace
+    from hisparse_sim.traces import OneTrace
 
 GIB = 1 << 30
 MOST_GIB = 1 << 20  # a pebibyte
@@ -48,7 +50,7 @@ class Scenario:
     step_times: str | None = None  # a table's path, "aiconfigurator" or "roofline"; None: shipped
     prompt: int = 32_768  # tokens
     output_len: int = 8192  # tokens
-    trace: OneTrace | None = None  # to replay; None: the bundled sample
+    trace: OneTrace | None = None  # to replay; None: see demand.py
     miss_curve: str | Path | None = None  # rows of a sweep, instead of a replay
 
     def __post_init__(self) -> None:
@@ -59,7 +61,9 @@ class Scenario:
                     f"{name} must be at least 1 and at most {MOST_COUNT}, not {clipped(value)}"
                 )
         if self.host_gib is not None and self.host_memory_gib is not None:
-            raise ValueError("give host_gib (of a GPU) or host_memory_gib (of the machine), not both")
+            raise ValueError(
+                "give host_gib (of a GPU) or host_memory_gib (of the machine), not both"
+            )
         for name in ("device_pool_gib", "host_gib", "host_memory_gib"):
             value = getattr(self, name)
             if value is not None and not 0 < value <= MOST_GIB:
@@ -78,8 +82,7 @@ class Scenario:
         """
         from functools import cache
 
-        from hisparse_sim.simulator.serving.deployment import Deployment
-        from hisparse_sim.simulator.serving.hardware import load_hardware
+        from hisparse_sim.simulator.serving.demand import demand_of
         from hisparse_sim.simulator.serving.missing import (
             LayerMisses,
             Origin,
@@ -90,61 +93,66 @@ class Scenario:
         from hisparse_sim.simulator.serving.prediction import Setting
         from hisparse_sim.simulator.serving.profiles import ProfileError
         from hisparse_sim.simulator.serving.step_source import steps_for
-        from hisparse_sim.simulator.serving.steptimes import LAYOUTS
-        from hisparse_sim.traces import as_trace
+        from hisparse_sim.traces import Trace, as_trace
         from hisparse_sim.traces.file.units import refuse_blocks
 
         model = load_model(self.model, self.profiles)
-        hardware = load_hardware(self.hardware, self.profiles)
-        if self.host_memory_gib is not None:
-            hardware = replace(hardware, node_host_bytes=round(self.host_memory_gib * GIB))
-        if self.layout not in LAYOUTS:
-            raise ValueError(f"unknown layout {self.layout!r}; known: {', '.join(LAYOUTS)}")
-        pool, host = self.device_pool_gib, self.host_gib
-        deployment = Deployment(
+        deployment = deployment_of(
             model,
-            hardware,
-            LAYOUTS[self.layout],
-            self.kv_dtype,
-            self.mem_fraction_static,
-            round(pool * GIB) if pool else None,
-            round(host * GIB) if host else None,
-            engine=load_engine(self.engine),
+            self.hardware,
+            self.layout,
+            kv_dtype=self.kv_dtype,
+            mem_fraction_static=self.mem_fraction_static,
+            device_pool_gib=self.device_pool_gib,
             max_total_tokens=self.max_total_tokens,
+            host_gib=self.host_gib,
+            host_memory_gib=self.host_memory_gib,
+            engine=self.engine,
+            profiles=self.profiles,
         )
-        deployment.check_weights()
-        deployment.check_machine()
+        machine = deployment.hardware
         steps, no_steps = None, ""
         try:
-            steps = steps_for(model, hardware, self.layout, self.kv_dtype, self.step_times)
+            steps = steps_for(model, machine, self.layout, self.kv_dtype, self.step_times)
         except ProfileError as error:
             if self.step_times is not None:
                 raise
             no_steps = str(error)  # memory is answered, rates are not
         start = "direct" if self.disaggregated else "staged"
+        context = self.prompt + self.output_len // 2
         notes: tuple[str, ...] = (f"rates are not known: {no_steps}",) if no_steps else ()
         given: MissesOf
+        trace: Trace
         if self.miss_curve is not None:
             if self.trace is not None:
                 raise ValueError("give a trace to replay or a miss curve, not both")
-            context = self.prompt + self.output_len / 2
-            given = curve = read_miss_curve(self.miss_curve, policy.name, context, model.top_k, start)
+            given = curve = read_miss_curve(
+                self.miss_curve, policy.name, context, model.top_k, start
+            )
             origin = curve.origin
+            notes += (f"misses from {self.miss_curve}",)
             if curve.start not in ("", start):
-                notes += (f"the misses are those of a {curve.start} start, this is a {start} one",)
+                notes += (f"they are those of a {curve.start} start, this is a {start} one",)
         else:
-            trace = as_trace(self.trace)
-            refuse_blocks([trace], "serving models price")
-            origin = Origin.of(trace)
-            if trace.metadata.model != model.name:
-                notes += (
+            if self.trace is None:
+                trace, note = demand_of(model, context)
+            else:
+                trace = as_trace(self.trace)
+                refuse_blocks([trace], "serving models price")
+                note = (
                     f"misses from {trace.name} ({trace.metadata.model},"
-                    f" {trace.metadata.provenance}), not from {model.name}",
+                    f" {trace.metadata.provenance})"
                 )
+                if trace.metadata.model != model.name:
+                    note += f", not from {model.name}"
+            origin, notes = Origin.of(trace), (*notes, note)
 
             @cache
             def misses_of(name: str, size: int) -> LayerMisses:
-                return layer_misses(trace, policy if name == policy.name else name, size, start)
+                replayed = trace
+                if self.trace is None and context <= size:  # a trace that fits says nothing
+                    replayed, _ = demand_of(model, 2 * size)
+                return layer_misses(replayed, policy if name == policy.name else name, size, start)
 
             given = misses_of
         setting = Setting(
@@ -160,6 +168,52 @@ class Scenario:
             no_steps=no_steps,
         )
         return Resolved(setting, given, origin, notes)
+
+
+def deployment_of(
+    model: Model,
+    hardware: str = Scenario.hardware,
+    layout: str = Scenario.layout,
+    *,
+    kv_dtype: str = Scenario.kv_dtype,
+    mem_fraction_static: float = Scenario.mem_fraction_static,
+    device_pool_gib: float | None = None,
+    max_total_tokens: int | None = None,
+    host_gib: float | None = None,
+    host_memory_gib: float | None = None,
+    engine: str = NEWEST.name,
+    profiles: str | Path | None = None,
+) -> Deployment:
+    """A model on a machine, the arguments as the fields of `Scenario`.
+
+    Raises ValueError (ProfileError among them) for unknown names, weights that do not fit and more
+    memory than the machine has.
+    """
+    from hisparse_sim.simulator.serving.deployment import Deployment
+    from hisparse_sim.simulator.serving.hardware import load_hardware
+    from hisparse_sim.simulator.serving.steptimes import LAYOUTS
+
+    if host_gib is not None and host_memory_gib is not None:
+        raise ValueError("give host_gib (of a GPU) or host_memory_gib (of the machine), not both")
+    if layout not in LAYOUTS:
+        raise ValueError(f"unknown layout {layout!r}; known: {', '.join(LAYOUTS)}")
+    machine = load_hardware(hardware, profiles)
+    if host_memory_gib is not None:
+        machine = replace(machine, node_host_bytes=round(host_memory_gib * GIB))
+    deployment = Deployment(
+        model,
+        machine,
+        LAYOUTS[layout],
+        kv_dtype,
+        mem_fraction_static,
+        None if device_pool_gib is None else round(device_pool_gib * GIB),
+        None if host_gib is None else round(host_gib * GIB),
+        engine=load_engine(engine),
+        max_total_tokens=max_total_tokens,
+    )
+    deployment.check_weights()
+    deployment.check_machine()
+    return deployment
 
 
 class Resolved(NamedTuple):

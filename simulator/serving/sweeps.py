@@ -15,7 +15,8 @@ from hisparse_sim.simulator.replay import sweeping
 from hisparse_sim.simulator.replay.curves import check_window, rolling_curves
 from hisparse_sim.simulator.replay.kept import Kept
 from hisparse_sim.simulator.replay.replaying import default_buffers
-from hisparse_sim.simulator.replay.sweeping import Progress, Sweep, rows_kept
+from hisparse_sim.simulator.replay.sweeping import Progress, rows_kept
+from hisparse_sim.simulator.replay.swept import Sweep
 from hisparse_sim.simulator.serving.costs import (
     SwapIn,
     add_costs,
@@ -26,6 +27,7 @@ from hisparse_sim.simulator.serving.costs import (
 from hisparse_sim.simulator.serving.latency import load_link
 from hisparse_sim.simulator.serving.memory import PAGE_TOKENS, check_buffer
 from hisparse_sim.simulator.serving.models import Model
+from hisparse_sim.simulator.serving.scenario import Scenario, deployment_of
 from hisparse_sim.traces import OneTrace, Trace, Traces, as_trace, as_traces
 from hisparse_sim.traces.file.units import TOKEN, plural
 from hisparse_sim.traces.notebook import shown
@@ -78,8 +80,14 @@ def sweep(
     ratios: int | Iterable[int] | None = None,
     model: str | None = None,
     kv_dtype: str = "bf16",
-    device_pool_gib: float = 30.0,
-    host_gib: float = 250.0,
+    hardware: str = Scenario.hardware,
+    layout: str = Scenario.layout,
+    engine: str = Scenario.engine,
+    mem_fraction_static: float = Scenario.mem_fraction_static,
+    device_pool_gib: float | None = None,
+    max_total_tokens: int | None = None,
+    host_gib: float | None = None,
+    host_memory_gib: float | None = None,
     output_len: int = 0,
     link: str | None = None,
     kernel: str = "sglang",
@@ -114,8 +122,11 @@ def sweep(
         With `model` given, the engine's default of 2.
     model
         Profile that bytes and memory are of; None: the trace's model, else glm-5.1.
-    kv_dtype, device_pool_gib, host_gib, output_len
-        KV entries, memory of one GPU and its host for KV, and tokens that a request still grows by.
+    kv_dtype, hardware, ..., host_memory_gib
+        The deployment that costs are of, as the fields of `Scenario`; with `start` "direct",
+        prefill runs on other GPUs.
+    output_len
+        Tokens that a request still grows by after the trace.
     link, kernel, batch
         A host link adds the modelled swap-in time, of a kernel and so many requests together.
     profiles
@@ -132,8 +143,27 @@ def sweep(
     wanted = wanted or (DEFAULT_RATIO,) * (model is not None)
     chosen, notes = _model(of, model, profiles, needed=bool(wanted or link))
     swap_in = _swap_in(link, kernel, batch, kv_dtype, chosen, profiles)
-    check_costs(wanted, device_pool_gib, host_gib)
+    check_costs(
+        wanted,
+        device_pool_gib=device_pool_gib,
+        host_gib=host_gib,
+        host_memory_gib=host_memory_gib,
+    )
+    deployment = None
     if chosen is not None and wanted:
+        deployment = deployment_of(
+            chosen,
+            hardware,
+            layout,
+            kv_dtype=kv_dtype,
+            mem_fraction_static=mem_fraction_static,
+            device_pool_gib=device_pool_gib,
+            max_total_tokens=max_total_tokens,
+            host_gib=host_gib,
+            host_memory_gib=host_memory_gib,
+            engine=engine,
+            profiles=profiles,
+        )
         for size in sizes:
             check_buffer(chosen, size)
     swept = sweeping.sweep(
@@ -156,16 +186,9 @@ def sweep(
     if not swept.finished:  # interrupted
         return replace(swept, notes=notes)
     rows = swept.rows
-    if chosen is not None and wanted:
-        rows = add_costs(
-            swept,
-            chosen,
-            wanted,
-            kv_dtype=kv_dtype,
-            device_pool_gib=device_pool_gib,
-            host_gib=host_gib,
-            output_len=output_len,
-        )
+    if deployment is not None:
+        direct = start == "direct"
+        rows = add_costs(swept, deployment, wanted, output_len=output_len, disaggregated=direct)
     if swap_in is not None:
         rows = add_swap_in(swept, rows, swap_in)
     times = max(1, len(wanted))

@@ -151,11 +151,13 @@ def _flag_lines(flags: str) -> list[str]:
 
 
 def show_findings(findings: Sequence[Finding], output: Path | None = None) -> None:
-    """What is wrong with a configuration."""
+    """What is wrong with a configuration, and what else is to know."""
     lines = [
         textwrap.fill(f"{finding.severity}: {finding.text}", 80, subsequent_indent="  ")
         for finding in findings
-    ] or ["nothing wrong with this configuration at this load"]
+    ]
+    if all(finding.severity == "note" for finding in findings):
+        lines.insert(0, "nothing wrong with this configuration at this load")
     write_text("\n".join(lines) + "\n", output)
 
 
@@ -183,7 +185,14 @@ def show_served(
         )
         if row[name]
     ]
-    print_table(rows, columns, output, before, "\n".join([*_READING, "", assumed(setting), "", *notes]), "tokens_per_s")
+    print_table(
+        rows,
+        columns,
+        output,
+        before,
+        "\n".join([*_READING, "", assumed(setting), "", *notes]),
+        "tokens_per_s",
+    )
 
 
 _READING = (

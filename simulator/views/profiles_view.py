@@ -31,7 +31,10 @@ def show_profiles(rows: pd.DataFrame, output: Path | None = None, figures: bool 
         else:
             lines += _named(str(table), some)
     if not figures:
-        lines += ["", "Every figure with its source: hisparse-sim profiles TABLE NAME, or --format csv"]
+        lines += [
+            "",
+            "Every figure with its source: hisparse-sim profiles TABLE NAME, or --format csv",
+        ]
     write_text("\n".join(lines[1:]) + "\n", output)
 
 
@@ -42,8 +45,12 @@ def write_profiles(rows: pd.DataFrame, form: str, output: Path | None = None) ->
 
 def _wrapped(text: str, indent: int, then: int) -> str:
     return textwrap.fill(
-        text, _WIDTH, initial_indent=" " * indent, subsequent_indent=" " * then,
-        break_on_hyphens=False, break_long_words=False,
+        text,
+        _WIDTH,
+        initial_indent=" " * indent,
+        subsequent_indent=" " * then,
+        break_on_hyphens=False,
+        break_long_words=False,
     )
 
 
@@ -65,7 +72,9 @@ def _model(values: dict[str, Any]) -> str:
 
 
 def _engines() -> Iterator[str]:
-    yield _wrapped(f"{next(iter(ENGINES))} to {NEWEST.name} (the default). What changed, and when:", 2, 2)
+    yield _wrapped(
+        f"{next(iter(ENGINES))} to {NEWEST.name} (the default). What changed, and when:", 2, 2
+    )
     for change in CHANGES:
         yield _wrapped(f"{change.since}  {change.meaning}", 4, 12)
 

@@ -102,9 +102,9 @@ def _memory(rows: pd.DataFrame) -> str:
     first = rows.iloc[0]
     lines = [
         f"Memory, {first['model']} with {first['kv_dtype']} KV,"
-        f" {first['request_tokens']:,} tokens a request,"
-        f" {first['device_pool_gib']:g} GiB of a GPU and",
-        f"{first['host_gib']:g} GiB of its host for KV, decode only (`plan` counts prefill too):",
+        f" {first['request_tokens']:,} tokens a request, on {first['hardware']}:",
+        f"{first['device_pool_gib']:.1f} GiB of a GPU and {first['host_gib']:.1f} GiB of its host"
+        f" for KV, {first['engine']}",
     ]
     for _, row in rows.drop_duplicates(["buffer", "host_to_device_ratio"]).iterrows():
         lines.append(

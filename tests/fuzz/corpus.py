@@ -43,7 +43,8 @@ def _made(make: Any) -> bytes:
 def traces() -> list[bytes]:
     """Files of our own writer."""
     about = metadata(
-        prompt_len={"request-0": 39, "request-1": 64}, layer_types=("full", "shared", "full", "full"),
+        prompt_len={"request-0": 39, "request-1": 64},
+        layer_types=("full", "shared", "full", "full"),
         notes={"a": [1, "é"]}, created="2026-01-01", source="test 1.0", dataset="none",
     )  # fmt: skip
     parts = several(requests=2, layers=(0, 3), steps=5, top_k=5)
@@ -63,14 +64,19 @@ def foreign_traces() -> list[bytes]:
     about = metadata(prompt_len={"request-0": 39})
     scored = table([_with_columns(rows[0])])
     scores = [[0.5] * len(row) for row in scored["positions"].to_pylist()]
-    scored = scored.append_column("scores", [scores]).append_column("next_positions", [scored["positions"].to_pylist()])
+    scored = scored.append_column("scores", [scores]).append_column(
+        "next_positions", [scored["positions"].to_pylist()]
+    )
     options: list[dict[str, Any]] = [
         {}, {"row_group_size": 7}, {"write_page_checksum": True, "row_group_size": 5},
         {"compression": "zstd", "data_page_version": "2.0"},
         {"compression": "none", "use_dictionary": False, "write_statistics": False},
     ]  # fmt: skip
     return [
-        *(_made(lambda path, each=each: write_table(path, plain, about, **each)) for each in options),
+        *(
+            _made(lambda path, each=each: write_table(path, plain, about, **each))
+            for each in options
+        ),
         _made(lambda path: write_table(path, scored, about)),
         _made(lambda path: write_table(path, plain, '{"version": 1, "provenance": "synthetic"}')),
     ]
@@ -155,11 +161,11 @@ def jsonl() -> list[bytes]:
     lines = [
         {
             "request_id": request, "layer_id": layer, "step_idx": row,
-            "seq_len_current": PROMPT + row + more, "selected_token_pos": array[row, layer].tolist(),
+            "seq_len_current": PROMPT + row + more,
+            "selected_token_pos": array[row, layer].tolist(),
         }
         for request, more in (("a", 1), ("b", 1))
         for row in range(6)
         for layer in range(2)
     ]  # fmt: skip
     return ["\n".join(map(json.dumps, lines)).encode(), json.dumps(lines[0]).encode()]
-

@@ -12,11 +12,11 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
+
 from fuzz.mutate import JSON, TEXT, Mutator
-from fuzz.mutate_files import change_cells_of, flip_in_footer, flip_in_page_header, ANY
+from fuzz.mutate_files import ANY, change_cells_of, flip_in_footer, flip_in_page_header
 from fuzz.oracles import Unsound
 from fuzz.target import Target
-
 from hisparse_sim.simulator.replay.joining import joined
 from hisparse_sim.simulator.replay.result_files import read_rows
 from hisparse_sim.simulator.serving.config_check import read_config as read_hisparse_config
@@ -38,9 +38,10 @@ def _rows() -> list[dict[str, Any]]:
         {
             "trace": trace, "trace_sha256": "0" * 64, "provenance": "synthetic", "request": request,
             "layer": layer, "policy": policy, "buffer": 64, "start": "staged", "steps": 10,
-            "accesses": 80, "misses": misses, "miss_rate": misses / 80, "misses_per_step": misses / 10,
-            "p50": 1.0, "p95": 2.0, "max": 3, "excess_over_min": 0.25, "version": "0.1.0",
-            "parameters": json.dumps({"seed": 0}), "seed": 0, "selected_layers": "", "unit": "token",
+            "accesses": 80, "misses": misses, "miss_rate": misses / 80,
+            "misses_per_step": misses / 10, "p50": 1.0, "p95": 2.0, "max": 3,
+            "excess_over_min": 0.25, "version": "0.1.0", "parameters": json.dumps({"seed": 0}),
+            "seed": 0, "selected_layers": "", "unit": "token",
         }
         for trace, request in (("a", "NA"), ("7", "=1+1"))
         for layer in (0, 3)
@@ -50,7 +51,10 @@ def _rows() -> list[dict[str, Any]]:
 
 def _as_csv() -> list[bytes]:
     frame = pd.DataFrame(_rows())
-    return [frame.to_csv(index=False).encode(), frame.drop(columns=["layer"]).iloc[:2].to_csv().encode()]
+    return [
+        frame.to_csv(index=False).encode(),
+        frame.drop(columns=["layer"]).iloc[:2].to_csv().encode(),
+    ]
 
 
 def _as_json() -> list[bytes]:
@@ -78,7 +82,8 @@ def _read_result(path: Path) -> list[dict[str, str]]:
         assert len(joined(found)) == len(found)
         assert found["misses"].sum() <= sums
     except ValueError as error:
-        assert str(error).isprintable(), error
+        if not str(error).isprintable():
+            raise RuntimeError(f"no sentence: {str(error)!r}") from error
     return [
         {name: _text(row[name]) for name in (*_TEXTS, *_COUNTS) if name in row}
         for row in rows.to_dict("records")
@@ -132,6 +137,7 @@ def _result(suffix: str, seeds: Callable[[], list[bytes]], mutators: Sequence[Mu
 
 
 # --- profiles and configurations -----------------------------------------------------------------
+
 
 def _profiles() -> list[bytes]:
     """Return profiles with the figures that the first shipped model has."""
@@ -245,6 +251,7 @@ DOCUMENTS = [
     Target("profile", ".toml", _profiles, TEXT, _read_profile, _expected_profile),
     Target("hisparse-config", ".json", _hisparse_configs, JSON,
            _read_hisparse_config, _expected_hisparse_config),
-    Target("config.json", ".json", _model_configs, JSON, _read_model_config, _expected_model_config),
+    Target("config.json", ".json", _model_configs, JSON,
+           _read_model_config, _expected_model_config),
     Target("step times", ".json", _step_times, JSON, _read_step_times, _expected_step_times),
 ]  # fmt: skip

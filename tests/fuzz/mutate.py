@@ -13,7 +13,8 @@ from typing import Any
 Mutator = Callable[[bytes, Random], bytes]
 
 NUMBERS = [0, -1, 1, -2, 2, 7, 63, 64, 127, 128, 255, 256, 32767, 32768, 65535, 2**31 - 1, 2**31,
-           -(2**31) - 1, 2**32, 2**53 + 1, 2**63 - 1, 2**63, -(2**63) - 1, 2**64, 10**30]  # fmt: skip
+           -(2**31) - 1, 2**32, 2**53 + 1, 2**63 - 1, 2**63, -(2**63) - 1, 2**64,
+           10**30]  # fmt: skip
 VALUES: list[Any] = [
     None, True, False, "", "a", "\x00", "\ud800", "NaN", "null", "=1+1", "é" * 40, "x" * 70_000,
     0.0, -0.0, 0.5, 1e308, -1e-308, float("nan"), float("inf"), -float("inf"), [], {}, [[]],
@@ -39,7 +40,9 @@ def set_bytes(data: bytes, source: Random) -> bytes:
     """One to eight bytes in a row become another value, or any."""
     start, count = at(data, source), source.randrange(1, 9)
     value = source.choice([b"\x00", b"\xff", b"\x7f", b"\x80", None])
-    return data[:start] + (value * count if value else source.randbytes(count)) + data[start + count :]
+    return (
+        data[:start] + (value * count if value else source.randbytes(count)) + data[start + count :]
+    )
 
 
 def cut_off(data: bytes, source: Random) -> bytes:
@@ -81,13 +84,24 @@ def nothing(data: bytes, source: Random) -> bytes:
 ANY: list[Mutator] = [flip_bits, set_bytes, cut_off, leave_out, repeat, exchange]
 
 
+_PARSING: set[Mutator] = set()
+
+
+def parsing(mutator: Mutator) -> Mutator:
+    """Mark a mutator that reads the file by pyarrow, which spoilt ones can end the process of."""
+    _PARSING.add(mutator)
+    return mutator
+
+
 def several(mutators: Sequence[Mutator]) -> Mutator:
     """Return a mutator that applies one to three of these."""
 
     def apply(data: bytes, source: Random) -> bytes:
-        for _ in range(source.choice([1, 1, 1, 2, 3])):
+        chosen = source.choices(mutators, k=source.choice([1, 1, 1, 2, 3]))
+        first = [each for each in chosen if each in _PARSING][:1]
+        for mutator in first + [each for each in chosen if each not in _PARSING]:
             try:
-                data = source.choice(mutators)(data, source)
+                data = mutator(data, source)
             except Exception:  # the one before left nothing of the structure that it looks for
                 data = flip_bits(data, source)
         return data if source.random() < 0.995 else nothing(data, source)
@@ -102,7 +116,9 @@ def change_number(data: bytes, source: Random) -> bytes:
     """A number of a text becomes another one."""
     found = [*re.finditer(rb"-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?", data[:100_000])]
     place = source.choice(found)
-    number = source.choice([*map(str, NUMBERS), "1e400", "-1e400", "nan", "inf", "1.5", "0x7f", "00"])
+    number = source.choice(
+        [*map(str, NUMBERS), "1e400", "-1e400", "nan", "inf", "1.5", "0x7f", "00"]
+    )
     return data[: place.start()] + number.encode() + data[place.end() :]
 
 
@@ -114,14 +130,20 @@ def change_token(data: bytes, source: Random) -> bytes:
         return set_bytes(data, source)
     place = source.choice(found)
     mark = bytes([source.choice(marks)])
-    return data[:place] + source.choice([mark, b"", mark + data[place : place + 1]]) + data[place + 1 :]
+    return (
+        data[:place]
+        + source.choice([mark, b"", mark + data[place : place + 1]])
+        + data[place + 1 :]
+    )
 
 
 def nest(data: bytes, source: Random) -> bytes:
     """Something of ten thousand levels."""
     place = at(data, source)
     depth = source.choice([30, 500, 10_000])
-    return data[:place] + source.choice([b"[" * depth, b'{"a":' * depth, b"a." * depth]) + data[place:]
+    return (
+        data[:place] + source.choice([b"[" * depth, b'{"a":' * depth, b"a." * depth]) + data[place:]
+    )
 
 
 def change_line(data: bytes, source: Random) -> bytes:
@@ -177,7 +199,9 @@ def change_json(data: bytes, source: Random) -> bytes:
     tree = json.loads(lines[number])
     for _ in range(source.choice([1, 1, 2])):
         tree = change_tree(tree, source)
-    lines[number] = json.dumps(tree, ensure_ascii=source.random() < 0.9).encode(errors="surrogatepass")
+    lines[number] = json.dumps(tree, ensure_ascii=source.random() < 0.9).encode(
+        errors="surrogatepass"
+    )
     return b"\n".join(lines)
 
 

@@ -11,7 +11,20 @@ from random import Random
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from fuzz.mutate import (ANY, JSON, NUMBERS, VALUES, Mutator, change_json, change_number, change_token, flip_bits, set_bytes)
+
+from fuzz.mutate import (
+    ANY,
+    JSON,
+    NUMBERS,
+    VALUES,
+    Mutator,
+    change_json,
+    change_number,
+    change_token,
+    flip_bits,
+    parsing,
+    set_bytes,
+)
 
 KEY = b"hisparse_trace"
 
@@ -29,7 +42,9 @@ def change_rows(array: np.ndarray, source: Random) -> np.ndarray:
     if what == 2:
         return array.astype(source.choice([np.int16, np.int64, np.uint8, ">i4", np.float32, bool]))
     if what == 3:
-        return source.choice([array[..., None], array[:, 0], array.reshape(-1), array.transpose(1, 0, 2)])
+        return source.choice(
+            [array[..., None], array[:, 0], array.reshape(-1), array.transpose(1, 0, 2)]
+        )
     if what == 4:
         return np.concatenate([array, array[-1:]])
     place = tuple(source.randrange(size) for size in array.shape)
@@ -134,7 +149,7 @@ def _chunks(data: bytes) -> list[tuple[int, int]]:
         (chunk.dictionary_page_offset or chunk.data_page_offset, chunk.total_compressed_size)
         for chunk in chunks
     ]
-    return [(first, size) for first, size in places if 0 < size and 0 < first < len(data)]
+    return [(first, size) for first, size in places if size > 0 and 0 < first < len(data)]
 
 
 def flip_in_footer(data: bytes, source: Random) -> bytes:
@@ -144,6 +159,7 @@ def flip_in_footer(data: bytes, source: Random) -> bytes:
     return data[:place] + change(data[place : place + 1], source)[:1] + data[place + 1 :]
 
 
+@parsing
 def flip_in_page_header(data: bytes, source: Random) -> bytes:
     """A bit near the beginning of a column chunk."""
     chunks = _chunks(data)
@@ -152,6 +168,7 @@ def flip_in_page_header(data: bytes, source: Random) -> bytes:
     return data[:place] + bytes([data[place] ^ 1 << source.randrange(8)]) + data[place + 1 :]
 
 
+@parsing
 def exchange_chunks(data: bytes, source: Random) -> bytes:
     """Column chunks of one size in each other's place, or one in place of the other."""
     chunks = _chunks(data)
@@ -178,6 +195,7 @@ def change_digit(data: bytes, source: Random) -> bytes:
     return data[:where] + bytes([source.choice(b"0123456789")]) + data[where + 1 :]
 
 
+@parsing
 def change_cells(data: bytes, source: Random) -> bytes:
     """Values of rows, their order, or the metadata; written again as another program would."""
     rows = pq.read_table(io.BytesIO(data), use_threads=False)
@@ -203,7 +221,9 @@ def change_cells(data: bytes, source: Random) -> bytes:
             row["positions"][place] = source.choice([-1, -2, 0, 7, None, 2**31 - 1, row["seq_len"]])
         else:
             name = source.choice(["request", "layer", "step", "seq_len"])
-            row[name] = source.choice([None, "", "é"] if name == "request" else [None, -1, 0, 3, 32767])
+            row[name] = source.choice(
+                [None, "", "é"] if name == "request" else [None, -1, 0, 3, 32767]
+            )
     options = {
         "row_group_size": source.choice([None, 1, 3, 7]),
         "compression": source.choice(["none", "snappy", "zstd"]),
@@ -216,6 +236,7 @@ def change_cells(data: bytes, source: Random) -> bytes:
     return file.getvalue()
 
 
+@parsing
 def change_cells_of(data: bytes, source: Random) -> bytes:
     """Values of a table that is no trace."""
     listed = pq.read_table(io.BytesIO(data), use_threads=False).to_pylist()

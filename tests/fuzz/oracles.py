@@ -78,7 +78,8 @@ def parquet(data: bytes) -> tuple[dict[str, Any], list[Part]]:
         scores = following = None
         if "scores" in names:
             scores = [
-                list(map(repr, _without_padding(row["positions"], row["scores"]))) for row in listed
+                [repr(float(np.float16(score))) for score in _without_padding(*both)]
+                for both in ((row["positions"], row["scores"]) for row in listed)
             ]
         if "next_positions" in names:
             following = [[p for p in row["next_positions"] if p != -1] for row in listed]
@@ -120,9 +121,7 @@ def npy(data: bytes) -> np.ndarray:
         return found
 
 
-def _decode_rows(
-    request: str, array: np.ndarray, first: int, prompt_len: int
-) -> list[Part]:
+def _decode_rows(request: str, array: np.ndarray, first: int, prompt_len: int) -> list[Part]:
     """Return the decode rows of an array (rows, layers, top_k) whose row 0 is the query `first`."""
     if array.ndim == 2:
         array = array[:, None, :]

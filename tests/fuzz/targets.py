@@ -1,4 +1,4 @@
-"""The readers that are fuzzed: what they start from, how it is spoilt, what they must make of it."""
+"""The readers that are fuzzed: what is spoilt, and what they must make of it."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import reference
+
 from fuzz import corpus, mutate, mutate_files, oracles
 from fuzz.documents import DOCUMENTS
 from fuzz.target import Target
-
 from hisparse_sim.simulator.replay.replaying import replay_part
 from hisparse_sim.traces import Trace, TraceError, open_trace, validate
 from hisparse_sim.traces.importers.convert import convert
@@ -38,13 +38,14 @@ def _content(trace: Trace) -> tuple[dict[str, Any], list[oracles.Part]]:
 
 
 def _read_trace(path: Path) -> Any:
-    """Read all of a file; `validate` must come to the same verdict, and a replay to the same misses."""
+    """Read all of a file, as `validate` says, and replay it to the misses of the reference."""
     found = validate(path, limit=10**6)
     try:
         trace = open_trace(path)
         content = _content(trace)
     except TraceError as error:
-        assert not found.ok, f"validate says ok, and reading: {error}"
+        if found.ok:
+            raise RuntimeError(f"validate says ok, and reading: {error}") from error
         raise
     assert found.ok, found.problems
     part = trace.parts[-1]

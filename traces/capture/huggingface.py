@@ -16,16 +16,16 @@ from typing import Any
 
 import numpy as np
 
-from hisparse_sim.traces.file.captured import MOST_TOKENS, checked_id
-from hisparse_sim.traces.errors import TraceError
-from hisparse_sim.traces.files import refuse_unwritable
-from hisparse_sim.traces.file.metadata import Metadata
 from hisparse_sim.traces.capture.forward import Draw, Forward, Sampling
 from hisparse_sim.traces.capture.models import Loaded, running
 from hisparse_sim.traces.capture.recorder import Recorder
 from hisparse_sim.traces.capture.taps import IndexerTap, Tap, indexers
+from hisparse_sim.traces.errors import TraceError
+from hisparse_sim.traces.file.captured import MOST_TOKENS, checked_id
+from hisparse_sim.traces.file.metadata import Metadata
 from hisparse_sim.traces.file.spool import Spool
 from hisparse_sim.traces.file.writer import TraceWriter
+from hisparse_sim.traces.files import refuse_unwritable
 
 
 @dataclass(frozen=True)

@@ -50,9 +50,7 @@ from hisparse_sim.traces.terminal import note
     help="Of a row: sorted, or best first.",
 )
 @click.option("--sample", is_flag=True, help="Decode what the model says, not what the text says.")
-@click.option(
-    "--temperature", type=Real(0), default=1.0, show_default=True, help="Of --sample."
-)
+@click.option("--temperature", type=Real(0), default=1.0, show_default=True, help="Of --sample.")
 @click.option(
     "--indexer",
     metavar="train|FILE",

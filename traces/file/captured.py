@@ -42,7 +42,9 @@ def whole(value: Any, what: str, least: int, most: int) -> int:
     except TypeError:
         number = least - 1
     if isinstance(value, bool) or not least <= number <= most:
-        raise ValueError(f"{what} is {clipped(value)}, expected a whole number from {least} to {most}")
+        raise ValueError(
+            f"{what} is {clipped(value)}, expected a whole number from {least} to {most}"
+        )
     return number
 
 

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from hisparse_sim.traces.demand import Longs, Ragged
-from hisparse_sim.traces.file.rules import RowError
+from hisparse_sim.traces.demand import Ints, Longs, Ragged
+from hisparse_sim.traces.file.rules import RowError, outside, strip_padding
 
 REQUIRED = ("request", "layer", "step", "seq_len", "positions")
 OPTIONAL = ("scores", "next_positions")
@@ -141,6 +141,27 @@ def lists(
 def ragged(chunks: Sequence[pa.Array], name: str) -> Ragged:
     """Return one column of position lists."""
     return Ragged(*lists(chunks, name, np.int32))
+
+
+def read_scores(chunks: Sequence[pa.Array], listed: Ragged) -> NDArray[np.float16]:
+    """Return the scores of the positions listed. Raises RowError where there are not as many."""
+    offsets, scores = lists(chunks, "scores", np.float16)
+    different = np.diff(offsets) != np.diff(listed.offsets)
+    if different.any():
+        raise RowError(int(different.argmax()), "the row has not as many scores as positions")
+    return scores
+
+
+def read_following(following: Ragged, seq_len: Ints) -> Ragged:
+    """Strip padding and check the range: what is ranked next need not be in any order."""
+    following, _ = strip_padding(following)
+    limits = np.repeat(seq_len, np.diff(following.offsets))
+    wrong = (following.values < 0) | (following.values >= limits)
+    if wrong.any():
+        at = int(wrong.argmax())
+        row = int(np.searchsorted(following.offsets, at, side="right")) - 1
+        raise RowError(row, "next_" + outside(int(following.values[at]), int(seq_len[row])))
+    return following
 
 
 def _rows(chunks: Sequence[pa.Array]) -> list[tuple[int, pa.Array]]:

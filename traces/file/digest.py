@@ -114,7 +114,7 @@ def read_digest(path: Path) -> Checksums | None:
 
 
 class Digest:
-    """The checksums of a file whose footer was checked: tells whether its columns are as written."""
+    """The checksums of a file whose footer was checked."""
 
     def __init__(self, path: Path, checksums: Checksums, footer: pq.FileMetaData) -> None:
         self.path = path

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from hisparse_sim.traces.demand import Demand
 from hisparse_sim.traces.errors import TraceError
-from hisparse_sim.traces.files import atomic_path
 from hisparse_sim.traces.file.reader import Trace
+from hisparse_sim.traces.files import atomic_path
 
 # libCacheSim, traceReader/customizedReader/oracle/oracleGeneralBin.h: 24 bytes, little-endian.
 ORACLE_GENERAL = np.dtype(

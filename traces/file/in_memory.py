@@ -16,9 +16,11 @@ import pyarrow as pa
 from hisparse_sim.traces.errors import TraceError
 from hisparse_sim.traces.file.columns import OPTIONAL, present, wrong_column
 from hisparse_sim.traces.file.digest import Digest
-from hisparse_sim.traces.file.layout import Columns, Part, find_parts
+from hisparse_sim.traces.file.layout import Columns
 from hisparse_sim.traces.file.metadata import PROVENANCES, Metadata
-from hisparse_sim.traces.file.reader import Trace, completed
+from hisparse_sim.traces.file.opening import completed
+from hisparse_sim.traces.file.parts import Part, find_parts
+from hisparse_sim.traces.file.reader import Trace
 from hisparse_sim.traces.file.units import TOKEN, can_be_replayed
 from hisparse_sim.traces.file.writer import TraceWriter
 

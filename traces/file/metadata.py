@@ -49,7 +49,7 @@ class Metadata:
         version = found.get("version")
         if version != VERSION or isinstance(version, bool):
             raise TraceError(
-                f"its metadata has version {json.dumps(version)}, and this release reads "
+                f"its metadata has version {json.dumps(version)[:40]}, and this release reads "
                 f"version {VERSION}"
             )
         values: dict[str, Any] = {"model": "", "provenance": "", "top_k": 0, "num_layers": None}

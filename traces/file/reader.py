@@ -2,34 +2,34 @@
 
 import hashlib
 import os
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 import numpy as np
-import pyarrow as pa
 
+from hisparse_sim.traces.demand import Demand, Ints
+from hisparse_sim.traces.errors import TraceError
 from hisparse_sim.traces.file.columns import (
     OPTIONAL,
     integers,
-    lists,
     present,
     ragged,
+    read_following,
+    read_scores,
     request_codes,
     wrong_column,
 )
-from hisparse_sim.traces.demand import Demand, Ints, Ragged
-from hisparse_sim.traces.errors import TraceError
+from hisparse_sim.traces.file.digest import Digest, read_digest
+from hisparse_sim.traces.file.layout import Columns, lay_out, open_parquet
+from hisparse_sim.traces.file.metadata import PROVENANCES, Metadata
+from hisparse_sim.traces.file.opening import Stored, completed, place, read_metadata
+from hisparse_sim.traces.file.parts import Part, decoding
+from hisparse_sim.traces.file.rules import RowError, Tally, check_rows, strip_padding
+from hisparse_sim.traces.files import opened
 from hisparse_sim.traces.notebook import shown
 from hisparse_sim.traces.terminal import printable
-from hisparse_sim.traces.files import opened
-from hisparse_sim.traces.file.digest import Digest, read_digest
-from hisparse_sim.traces.file.layout import Columns, Part, decoding, lay_out, open_parquet
-from hisparse_sim.traces.file.metadata import KEY, PROVENANCES, Metadata
-from hisparse_sim.traces.file.rules import RowError, Tally, check_rows, outside, strip_padding
-from hisparse_sim.traces.file.units import can_be_replayed
 
 __all__ = ["Demand", "Part", "Trace", "open_trace"]
 
@@ -55,45 +55,11 @@ def open_trace(path: str | os.PathLike[str], provenance: str | None = None) -> "
         raise TraceError(f"{path} {wrong}")
     # Some writers fill only the latter.
     keys = {**(schema.metadata or {}), **(footer.metadata or {})}
-    metadata = _read_metadata(path, keys, provenance)
+    metadata = read_metadata(path, keys, provenance)
     digest = None if checksums is None else Digest(path, checksums, footer)
     parts, groups = lay_out(path, footer, digest)
     metadata = completed(path, metadata, parts, groups)
     return Trace(path, provenance, metadata, parts, present(schema), groups)
-
-
-def completed(
-    path: Path, metadata: Metadata, parts: tuple[Part, ...], groups: "Stored"
-) -> Metadata:
-    """Return the metadata with the longest row where it names no top_k.
-
-    Raises TraceError for layers that the model does not have, and rows that cannot be read.
-    """
-    if metadata.top_k == 0:
-        metadata = replace(metadata, top_k=_longest_row(path, parts, groups))
-    highest = max(part.layer for part in parts)
-    lowest = min(part.layer for part in parts)
-    if lowest < 0 or highest >= (metadata.num_layers or highest + 1):
-        wrong_layer = lowest if lowest < 0 else highest
-        raise TraceError(
-            f"{path} has rows of layer {wrong_layer}, but the model has "
-            f"{'no negative layers' if lowest < 0 else f'{metadata.num_layers} layers'}"
-        )
-    return metadata
-
-
-class Stored(Protocol):
-    """Where the rows of a trace are: `layout.Groups` of a file, or a table in memory."""
-
-    digest: Digest | None  # None: whether they are as written cannot be told
-
-    def read(self, first_row: int, rows: int, columns: Sequence[str]) -> Columns:
-        """Return the rows as chunks per column."""
-        ...
-
-    def shared(self, parts: Iterable[Part]) -> int:
-        """Return how many of its pieces hold rows of more than one of the parts."""
-        ...
 
 
 class Trace:
@@ -122,7 +88,7 @@ class Trace:
         self._version = self._current()
 
     def __repr__(self) -> str:
-        return f"<Trace {self.path}: {len(self.parts)} parts, {self.rows} rows>"
+        return f"<Trace {self.name}: {len(self.parts)} parts, {self.rows} rows>"
 
     def _repr_html_(self) -> str:
         about = self.metadata
@@ -130,8 +96,8 @@ class Trace:
         return shown(
             f"Trace {self.name}: {about.provenance}, {about.model or 'model unknown'}",
             [
-                f"{len(self.requests)} requests, {len(self.layers)} layers{kept}, {self.rows:,} rows"
-                f" (a decode step of one layer each), top_k {about.top_k:,}",
+                f"{len(self.requests)} requests, {len(self.layers)} layers{kept}, {self.rows:,}"
+                f" rows (a decode step of one layer each), top_k {about.top_k:,}",
                 about.source,
                 about.dataset,
             ],
@@ -167,7 +133,7 @@ class Trace:
 
     @property
     def shared_groups(self) -> int:
-        """Number of row groups that hold rows of several parts: slow to read, see `layout.Groups`."""
+        """Number of row groups that hold rows of several parts: slow to read, see `Groups`."""
         return self._groups.shared(self.parts)
 
     @property
@@ -235,11 +201,11 @@ class Trace:
                 raise TraceError(f"{self.path} has no column {name}")
         found, step = self._decoded(part, ("request", "layer", "seq_len", "positions", *columns))
         try:
-            with decoding(self.path, _place(part)):
+            with decoding(self.path, place(part)):
                 demand, tally = self._checked(part, step, found)
         except RowError as error:
             self._refuse(part, step, error)
-        return demand if steps is None else _cut(demand, *steps), tally
+        return demand if steps is None else demand.cut(*steps), tally
 
     def read_steps(self, part: Part) -> tuple[Ints, Ints]:
         """Read only (step [rows], seq_len [rows]) of a part, unchecked: it takes no time.
@@ -263,7 +229,7 @@ class Trace:
     def _decoded(self, part: Part, columns: tuple[str, ...]) -> tuple[Columns, Ints]:
         """Return chunks of these columns, and the steps that errors are placed by."""
         try:
-            with decoding(self.path, _place(part)):
+            with decoding(self.path, place(part)):
                 found = self._groups.read(part.first_row, part.rows, ("step", *columns))
                 return found, integers(found["step"], "step", np.int32)
         except RowError as error:
@@ -284,12 +250,12 @@ class Trace:
             raise RowError(
                 0, f"seq_len is {seq_len[0]}, not above the prompt_len {prompt_len} of the metadata"
             )
-        scores = _read_scores(found["scores"], listed) if "scores" in found else None
+        scores = read_scores(found["scores"], listed) if "scores" in found else None
         if tally.padding:
             listed, kept = strip_padding(listed)
             scores = None if scores is None else scores[kept]
         following = (
-            _read_following(ragged(found["next_positions"], "next_positions"), seq_len)
+            read_following(ragged(found["next_positions"], "next_positions"), seq_len)
             if "next_positions" in found
             else None
         )
@@ -301,94 +267,8 @@ class Trace:
         what = error.what
         if what == "the step has more than one row" and "row" in self.columns:
             what += ": speculative decoding is not supported yet"
-        place = f"row {part.first_row + error.row}" if step is None else f"step {step[error.row]}"
-        raise TraceError(f"{self.path}{_place(part)}, {place}: {what}") from None
-
-
-def _place(part: Part) -> str:
-    return f": request {part.request!r}, layer {part.layer}"
-
-
-def _read_metadata(path: Path, keys: dict[bytes, bytes], provenance: str | None) -> Metadata:
-    """Return what the file says, with top_k = 0 where it does not."""
-    if KEY not in keys and provenance is None:
-        raise TraceError(
-            f"{path} has no {KEY.decode()} metadata: say where its positions come from with "
-            f"`provenance` ({', '.join(PROVENANCES)})"
-        )
-    try:
-        metadata = (
-            Metadata.from_json(keys[KEY])
-            if KEY in keys
-            else Metadata("", provenance or "", 0, None)
-        )
-    except TraceError as error:
-        raise TraceError(f"{path}: {error}") from None
-    if not metadata.provenance and provenance is None:
-        raise TraceError(
-            f"{path} does not say where its positions come from: name it with `provenance` "
-            f"({', '.join(PROVENANCES)})"
-        )
-    if not can_be_replayed(metadata.unit):
-        raise TraceError(f"{path} counts positions in {metadata.unit}, which is not supported yet")
-    return metadata if metadata.provenance else replace(metadata, provenance=provenance or "")
-
-
-def _longest_row(path: Path, parts: tuple[Part, ...], groups: Stored) -> int:
-    from hisparse_sim.traces.file import passes
-
-    longest = 1
-    for part in parts:
-        with decoding(path):
-            try:
-                found = groups.read(part.first_row, part.rows, ("positions",))
-                listed = ragged(found["positions"], "positions")
-            except RowError as error:
-                raise TraceError(
-                    f"{path}{_place(part)}, row {part.first_row + error.row}: {error.what}"
-                ) from None
-        longest = max(longest, passes.longest_row(*listed))
-    return longest
-
-
-def _read_scores(chunks: list[pa.Array], listed: Ragged) -> np.ndarray[Any, np.dtype[np.float16]]:
-    offsets, scores = lists(chunks, "scores", np.float16)
-    different = np.diff(offsets) != np.diff(listed.offsets)
-    if different.any():
-        raise RowError(int(different.argmax()), "the row has not as many scores as positions")
-    return scores
-
-
-def _read_following(following: Ragged, seq_len: Ints) -> Ragged:
-    """Strip padding and check the range: what is ranked next need not be in any order."""
-    following, _ = strip_padding(following)
-    limits = np.repeat(seq_len, np.diff(following.offsets))
-    wrong = (following.values < 0) | (following.values >= limits)
-    if wrong.any():
-        at = int(wrong.argmax())
-        row = int(np.searchsorted(following.offsets, at, side="right")) - 1
-        raise RowError(row, "next_" + outside(int(following.values[at]), int(seq_len[row])))
-    return following
-
-
-def _cut(demand: Demand, first: int, stop: int) -> Demand:
-    """Return the rows with first <= step < stop, as views."""
-    begin, end = np.searchsorted(demand.step, [first, stop]).tolist()
-    end = max(begin, end)
-    low, high = demand.offsets[begin], demand.offsets[end]
-    following = demand.next_positions
-    if following is not None:
-        edges = following.offsets[begin : end + 1]
-        following = Ragged(edges - edges[0], following.values[edges[0] : edges[-1]])
-    return replace(
-        demand,
-        step=demand.step[begin:end],
-        seq_len=demand.seq_len[begin:end],
-        offsets=demand.offsets[begin : end + 1] - low,
-        positions=demand.positions[low:high],
-        scores=None if demand.scores is None else demand.scores[low:high],
-        next_positions=following,
-    )
+        at = f"row {part.first_row + error.row}" if step is None else f"step {step[error.row]}"
+        raise TraceError(f"{self.path}{place(part)}, {at}: {what}") from None
 
 
 @lru_cache(maxsize=16)

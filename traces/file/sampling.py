@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 
 from hisparse_sim.traces.errors import TraceError
-from hisparse_sim.traces.files import refuse_input, refuse_unwritable
-from hisparse_sim.traces.terminal import printable
 from hisparse_sim.traces.file.reader import Part, Trace
 from hisparse_sim.traces.file.writer import TraceWriter
+from hisparse_sim.traces.files import refuse_input, refuse_unwritable
+from hisparse_sim.traces.terminal import printable
 
 
 def sample(

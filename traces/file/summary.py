@@ -1,7 +1,8 @@
 """What a trace holds, per layer and in all."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -9,6 +10,11 @@ from hisparse_sim.traces.demand import Demand
 from hisparse_sim.traces.file.metadata import Metadata
 from hisparse_sim.traces.file.reader import Trace
 from hisparse_sim.traces.file.rules import stamp_keys
+from hisparse_sim.traces.file.units import TOKEN
+from hisparse_sim.traces.terminal import printable
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 FIRST_POSITIONS = 4  # attention sinks: models look at the first tokens whatever the text
 RECENT_POSITIONS = 256
@@ -42,6 +48,20 @@ class TraceInfo:
     requests: tuple[str, ...]
     total: LayerInfo
     per_layer: tuple[LayerInfo, ...]  # ascending
+
+    def table(self) -> "pd.DataFrame":
+        """The layers and the whole, a row each: `trace, provenance`, the fields of `LayerInfo` and
+        `trace_sha256`; a column `unit` if positions are no tokens."""
+        import pandas as pd
+
+        rows = pd.DataFrame([asdict(layer) for layer in (*self.per_layer, self.total)])
+        rows = rows.astype({"layer": "Int64"})
+        rows.insert(0, "trace", printable(self.path.stem))
+        rows.insert(1, "provenance", self.metadata.provenance)
+        if self.metadata.unit != TOKEN:
+            rows.insert(2, "unit", self.metadata.unit)
+        rows["trace_sha256"] = self.sha256
+        return rows
 
 
 @dataclass

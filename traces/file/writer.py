@@ -10,13 +10,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hisparse_sim.traces.file.columns import narrow
 from hisparse_sim.traces.demand import Demand, Longs, Ragged
 from hisparse_sim.traces.errors import TraceError
-from hisparse_sim.traces.files import atomic_path
+from hisparse_sim.traces.file.columns import narrow
 from hisparse_sim.traces.file.digest import sealed
 from hisparse_sim.traces.file.metadata import KEY, Metadata
 from hisparse_sim.traces.file.rules import RowError, check_rows, strip_padding
+from hisparse_sim.traces.files import atomic_path
 
 # A larger (request, layer) is split over row groups: 256 MB decoded.
 LARGEST_GROUP = 1 << 26

@@ -6,9 +6,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from hisparse_sim.traces.importers.base64_stream import Extractor
 from hisparse_sim.traces.errors import TraceError
 from hisparse_sim.traces.files import opened
+from hisparse_sim.traces.importers.base64_stream import Extractor
 from hisparse_sim.traces.importers.importer import scratch_errors, write_scratch
 
 _CHUNK_BYTES = 1 << 20
@@ -82,7 +82,7 @@ def value_at(found: Any, *keys: str) -> Any:
 
 
 def take_scratch(found: Any, values: dict[int, Path]) -> Path | None:
-    """Take the scratch file that stands for a value out of `values`; None if it is another value."""
+    """Take the scratch file of a value out of `values`; None if it is another value."""
     number = value_at(found, "base64")
     return values.pop(number, None) if type(number) is int else None
 

@@ -9,15 +9,15 @@ from typing import Any
 
 from hisparse_sim.traces.demand import Demand
 from hisparse_sim.traces.errors import TraceError
-from hisparse_sim.traces.files import opened, refuse_input, refuse_unwritable
-from hisparse_sim.traces.terminal import printable
-from hisparse_sim.traces.importers import Options, get_importer
-from hisparse_sim.traces.importers.answers import BARE
-from hisparse_sim.traces.importers.importer import FLAGS, Importer
 from hisparse_sim.traces.file.metadata import PROVENANCES, Metadata
 from hisparse_sim.traces.file.model_config import configured
 from hisparse_sim.traces.file.units import TOKEN
 from hisparse_sim.traces.file.writer import TraceWriter
+from hisparse_sim.traces.files import opened, refuse_input, refuse_unwritable
+from hisparse_sim.traces.importers import Options, get_importer
+from hisparse_sim.traces.importers.answers import BARE
+from hisparse_sim.traces.importers.importer import FLAGS, Importer
+from hisparse_sim.traces.terminal import printable
 
 
 def convert(

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from hisparse_sim.traces.file.captured import MOST_LAYERS, MOST_TOKENS, whole
 from hisparse_sim.traces.demand import Demand
 from hisparse_sim.traces.errors import TraceError
+from hisparse_sim.traces.file.captured import MOST_LAYERS, MOST_TOKENS, whole
 from hisparse_sim.traces.file.units import TOKEN, can_be_replayed, tokens_of
 
 # What the command line calls an option, where that is not its name.

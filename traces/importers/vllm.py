@@ -13,7 +13,13 @@ from typing import Any
 
 from hisparse_sim.traces.errors import TraceError
 from hisparse_sim.traces.file.captured import MOST_TOKENS
-from hisparse_sim.traces.importers.answers import read_answers,refuse_bare,refuse_left,take_scratch,value_at
+from hisparse_sim.traces.importers.answers import (
+    read_answers,
+    refuse_bare,
+    refuse_left,
+    take_scratch,
+    value_at,
+)
 from hisparse_sim.traces.importers.array import open_npy
 from hisparse_sim.traces.importers.importer import Imported, Importer, Options
 from hisparse_sim.traces.importers.prompt_rows import prompt_len_of_answer
@@ -82,7 +88,7 @@ def _compare(choices: Sequence[Returned], usage: Any, place: str) -> None:
         return
     missing = expected - rows
     way_out = ""
-    if len(choices) == 1 and choices[0].first_position == 0 and 0 < missing:
+    if len(choices) == 1 and choices[0].first_position == 0 and missing > 0:
         way_out = f": give --first-position {missing} if it was asked with {_START} {missing}"
     raise TraceError(
         f"{place} has {rows} rows, but its usage counts {prompt} tokens of the prompt and "

@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 from hisparse_sim.traces.demand import Demand
 from hisparse_sim.traces.errors import TraceError
 from hisparse_sim.traces.file.metadata import Metadata
-from hisparse_sim.traces.machine_memory import refuse_too_large
 from hisparse_sim.traces.file.writer import TraceWriter
+from hisparse_sim.traces.machine_memory import refuse_too_large
 
 # (step, steps, k, distinct, prompt_len) -> k distinct positions below prompt_len
 Positions = NDArray[np.signedinteger[Any]]

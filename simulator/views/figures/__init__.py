@@ -3,12 +3,12 @@
 Every function draws into `axes`, or into a new figure, and puts the origin of the trace in the
 corner; a synthetic trace is marked."""
 
+from hisparse_sim.simulator.views import FIGURE_SUFFIXES as SUFFIXES
 from hisparse_sim.simulator.views.figures.by_layer import (
     cross_layer_overlap,
     drift,
     sinks_and_recent,
 )
-from hisparse_sim.simulator.views import FIGURE_SUFFIXES as SUFFIXES
 from hisparse_sim.simulator.views.figures.costs import (
     latency,
     plan_pareto,

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
+from hisparse_sim.simulator.mrc.curves import ENGINE_LRU
+from hisparse_sim.simulator.mrc.one_pass import TEXTBOOK_LRU
 from hisparse_sim.simulator.replay.totals import totals
 from hisparse_sim.simulator.views.figures.style import (
     COLOURS,
     DASHES,
-    draw_lines,
     from_zero,
     legend_beside,
     looks,
@@ -27,19 +28,25 @@ if TYPE_CHECKING:
 
 MAP_COLUMNS = 256  # of a heat map; more steps are averaged
 
+_MOST_SIZES = 12  # ticks of an axis of buffer sizes
 _MOST_LEVEL = 8  # labels under groups of bars; more are turned
 _MOST_BANDS = 6  # more of them are one grey
 
 
 def rolling_misses(
-    curves: pd.DataFrame, *, window: int = 100, provenance: str = "", axes: "Axes | None" = None
+    curves: pd.DataFrame,
+    *,
+    window: int | None = None,
+    provenance: str = "",
+    axes: "Axes | None" = None,
 ) -> "Axes":
     """Draw rolling curves of misses or swap-in time (the columns of `curves.rolling_curves`), a
     line per policy and buffer.
 
     The band spans the 10th to 90th percentile of the smoothed layers; more than six lines have
-    none. `window`: that of the curves; `provenance` stands in the corner (default: the trace)."""
+    none. `window` (default: the column) and `provenance` (default: the trace) are told."""
     timed = "swap_in_us" in curves
+    window = window or int(curves["window"].iloc[0])
     drawn = "swap_in_us" if timed else "misses_per_step"
     with styled():
         policies = list(dict.fromkeys(curves["policy"]))
@@ -72,15 +79,39 @@ def rolling_misses(
 def miss_ratio(rows: pd.DataFrame, *, axes: "Axes | None" = None) -> "Axes":
     """Draw the miss-ratio curve: misses over demanded positions by buffer size, a line per policy.
 
-    `rows`: those of a sweep; layers, requests and traces are summed. Raises ValueError for other
-    tables."""
-    sums = totals(rows)
+    `rows`: those of a sweep or of `hs.mrc`; layers, requests and traces are summed. Markers stand
+    where a policy was replayed; a line without any was counted at every size, a thin one is
+    interpolated between markers. Raises ValueError for other tables.
+    """
+    rows = rows.assign(method=rows.get("method", "replay"))
+    sums = totals(rows, ["policy", "buffer", "method"]).sort_values("buffer", kind="stable")
+    policies = list(dict.fromkeys(rows["policy"]))
     with styled():
         axes = axes or new_axes(5.2, 3.4)
-        percent = sums.assign(percent=100 * sums["miss_rate"])
-        draw_lines(axes, percent, "policy", "buffer", "percent")
-        sizes = sorted(sums["buffer"].unique())
-        axes.set_xticks(sizes, spaced(sizes, [f"{size:,}" for size in sizes]))
+        look = looks(policies)
+        for policy in policies:
+            line = sums[sums["policy"] == policy]
+            colour, dash, marker, _ = look[policy]
+            replayed = (line["method"] == "replay").to_numpy()
+            between = not replayed.all() and replayed.any()
+            points = between and policy == ENGINE_LRU and TEXTBOOK_LRU in policies
+            note = "\n(replayed)" if points else "\n(line interpolated)" if between else ""
+            axes.plot(
+                line["buffer"],
+                100 * line["miss_rate"],
+                color=colour,
+                linestyle="none" if points else dash,
+                linewidth=0.9 if between else None,
+                marker=marker if replayed.any() else None,
+                markersize=4.5,
+                markevery=np.flatnonzero(replayed).tolist(),
+                label=policy + note,
+            )
+        exact = sums[sums["method"] == "replay"] if (sums["method"] == "replay").any() else sums
+        sizes = sorted(exact["buffer"].unique())
+        if len(sizes) > _MOST_SIZES:
+            sizes = [sizes[at] for at in np.linspace(0, len(sizes) - 1, _MOST_SIZES).astype(int)]
+        axes.set_xticks(sizes, spaced(sizes, [f"{size:,}" for size in sizes], room=0.15))
         from_zero(axes)
         axes.set_xlabel("hot buffer (slots per request and layer)")
         axes.set_ylabel("misses (% of demanded positions)")

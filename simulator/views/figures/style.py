@@ -84,7 +84,13 @@ def draw_lines(axes: "Axes", table: pd.DataFrame, by: str, x: str, y: str) -> No
         line = line.sort_values(x)
         colour, dash, marker, _ = look[str(name)]
         axes.plot(
-            line[x], line[y], color=colour, linestyle=dash, marker=marker, markersize=4.5, label=name
+            line[x],
+            line[y],
+            color=colour,
+            linestyle=dash,
+            marker=marker,
+            markersize=4.5,
+            label=name,
         )
 
 

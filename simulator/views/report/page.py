@@ -16,7 +16,6 @@ import pandas as pd
 from hisparse_sim.simulator.replay.joining import joined, joined_curves
 from hisparse_sim.simulator.replay.metrics import blocks_of
 from hisparse_sim.simulator.replay.totals import totals
-from hisparse_sim.simulator.views import report
 from hisparse_sim.simulator.views.report import charts, data, findings, measured
 from hisparse_sim.simulator.views.report.pieces import (
     Cells,
@@ -427,7 +426,7 @@ def _whole_gib(value: Any) -> str:
 
 
 def _shipped(name: str) -> str:
-    return (files(report) / name).read_text(encoding="utf-8")
+    return (files(__package__ or __name__) / name).read_text(encoding="utf-8")
 
 
 @cache

@@ -1,0 +1,81 @@
+"""From the options of plan, serve and reproduce to what their functions take, and from an answer to
+what is said and written of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from hisparse_sim.traces.commands.options import in_options, open_traces
+from hisparse_sim.traces.terminal import note
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from hisparse_sim.simulator.serving.missing import Origin
+    from hisparse_sim.traces import Trace
+
+
+def one_trace(traces: tuple[str, ...], provenance: str | None) -> Trace:
+    """The one trace named, or the bundled sample."""
+    opened = open_traces(traces, provenance)
+    if len(opened) > 1:
+        raise click.UsageError("give one --trace: predictions take the misses of a single file")
+    return opened[0]
+
+
+def asked(options: dict[str, Any]) -> dict[str, Any]:
+    """The options of a scenario as its functions take them: a trace that is named is open."""
+    if options["step_times"] == "aiconfigurator":
+        note("asking AIConfigurator for a table", options["quiet"])
+    if options["miss_curve"] is not None and options["traces"]:
+        raise click.UsageError("give --trace or --miss-curve, not both: misses come from one")
+    if not options["traces"]:
+        return given(options)
+    return given(options) | {"trace": one_trace(options["traces"], options["provenance"])}
+
+
+def say(notes: Iterable[str], quiet: bool) -> None:
+    """Print what a reader of the result must know."""
+    for each in notes:
+        note("note: " + in_options(each, click.get_current_context().command), quiet)
+
+
+def given(options: dict[str, Any]) -> dict[str, Any]:
+    left_out = ("traces", "provenance", "quiet")
+    return {name: value for name, value in options.items() if name not in left_out}
+
+
+def write(
+    rows: pd.DataFrame,
+    origin: Origin,
+    options: dict[str, Any],
+    form: str,
+    output: Path | None,
+    seed: int = 0,
+) -> None:
+    """Write rows with what is needed to compute them again."""
+    from hisparse_sim.simulator.views.tables import stamped, write_rows
+
+    digests = {origin.name: origin.sha256}
+    write_rows(stamped(rows, digests, seed, given(options)), form, output)
+
+
+def write_document(
+    found: dict[str, Any], origin: Origin, options: dict[str, Any], output: Path | None
+) -> None:
+    """Write a JSON object, with what is needed to compute it again first."""
+    from hisparse_sim.simulator.views import tables
+
+    stamp = {
+        "trace": origin.name,
+        "provenance": origin.provenance,
+        "trace_sha256": origin.sha256,
+        "parameters": {k: v for k, v in given(options).items() if v is not None},
+        "version": version("hisparse-sim"),
+    }
+    tables.write_document(stamp | found, output)

@@ -1,0 +1,120 @@
+"""The command mrc: parse, call one library function, print."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hisparse_sim.simulator.commands.replay_options import traces_argument
+from hisparse_sim.simulator.views import FIGURE_SUFFIXES
+from hisparse_sim.traces.commands.options import (
+    FILE_FORMATS,
+    TABLE_SUFFIXES,
+    chosen_requests,
+    counter,
+    open_traces,
+    output_form,
+    provenance_option,
+    selection_options,
+)
+from hisparse_sim.traces.commands.values import several
+from hisparse_sim.traces.files import refuse_input
+from hisparse_sim.traces.terminal import note
+
+
+@click.command()
+@traces_argument
+@click.option(
+    "--policy",
+    "policies",
+    multiple=True,
+    callback=several(str),
+    help="textbook-lru and belady: every size. Others are replayed.  [default: these two and lru]",
+)
+@click.option(
+    "--buffer",
+    "--device-buffer-size",
+    "buffers",
+    multiple=True,
+    callback=several(int, least=1),
+    help="Where other policies are replayed.  [default: ten sizes from top_k to 8 times top_k]",
+)
+@click.option("--largest", type=click.IntRange(1), help="Largest buffer.  [default: 8 times top_k]")
+@click.option(
+    "--start",
+    type=click.Choice(["staged", "direct"]),
+    default="staged",
+    show_default=True,
+    help="staged: prefill on the same GPU; direct: KV arrived in host memory.",
+)
+@click.option("--per-layer", is_flag=True, help="Rows for every request and layer.")
+@click.option("--window", type=click.IntRange(1), help="Rows for every so many steps of them.")
+@click.option(
+    "--skip-steps",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="Leave out the misses of the first steps of every request (the start-up burst).",
+)
+@selection_options
+@provenance_option
+@click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, help="For the policy random.")
+@click.option("--jobs", type=click.IntRange(1), help="Threads.  [default: all cores]")
+@click.option("--quiet", is_flag=True, help="No progress and no notes on stderr.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["table", *FILE_FORMATS]),
+    help="[default: the suffix of -o, else table]",
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    help="Figure (.png, .svg, .pdf) or rows (.csv, .json, .jsonl, .parquet).",
+)
+def mrc(
+    traces: tuple[str, ...],
+    policies: tuple[str, ...] | None,
+    buffers: tuple[int, ...] | None,
+    quiet: bool,
+    form: str | None,
+    output: Path | None,
+    provenance: str | None,
+    **options: Any,
+) -> None:
+    """Misses at every buffer size, in one pass over the trace.
+
+    The textbook LRU and the optimum are exact at every size. The engine's LRU orders a step in its
+    own way; it is replayed beside them. See docs/miss-ratio-curves.md.
+
+    \b
+    hisparse-sim mrc
+    hisparse-sim mrc trace.parquet -o curve.svg
+    hisparse-sim mrc trace.parquet --policy textbook-lru,fifo,clock --format csv
+    """
+    from hisparse_sim.simulator.mrc import mrc as count
+    from hisparse_sim.simulator.mrc.counting import POLICIES
+    from hisparse_sim.simulator.views import figures
+    from hisparse_sim.simulator.views.mrc_view import show_mrc
+    from hisparse_sim.simulator.views.tables import stamped, write_rows
+
+    form = output_form(form, output, (*TABLE_SUFFIXES, *FIGURE_SUFFIXES))
+    opened = open_traces(traces, provenance)
+    options["requests"] = chosen_requests(options["requests"], opened)
+    if output is not None:
+        refuse_input(output, (trace.path for trace in opened))
+    curves = count(
+        opened, policies or POLICIES, buffers, progress=counter("parts", quiet), **options
+    )
+    if output is not None and form == "table" and output.suffix.lower() in FIGURE_SUFFIXES:
+        figures.save(figures.miss_ratio(curves.rows), output)
+    elif form == "table":
+        show_mrc(curves, output)
+    else:
+        parameters = {
+            name: options[name] for name in ("requests", "layers", "steps", "skip_steps", "window")
+        }
+        write_rows(stamped(curves.rows, curves.digests, options["seed"], parameters), form, output)
+    if output is not None:
+        note(f"wrote {output}", quiet)

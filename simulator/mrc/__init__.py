@@ -1,0 +1,23 @@
+"""Miss-ratio curves: misses at every buffer size, from one pass over a trace.
+
+`lru`, `optimum`: the compiled passes.  `curves`: curves of traces, `hs.mrc`.
+
+Names load their module when first used, so that the command line starts without compiled code.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hisparse_sim.simulator.mrc.counting import mrc
+    from hisparse_sim.simulator.mrc.curves import MissCurves
+
+__all__ = ["MissCurves", "mrc"]
+
+_MODULE_OF = {"MissCurves": "curves", "mrc": "counting"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)

@@ -1,0 +1,110 @@
+"""What a sweep comes to: the misses of every part under every policy and buffer, and its rows."""
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from hisparse_sim.policies import Policy
+from hisparse_sim.simulator.replay.coverage import Covered
+from hisparse_sim.simulator.replay.kept import Finished
+from hisparse_sim.simulator.replay.metrics import Misses
+from hisparse_sim.traces import Part, Trace
+from hisparse_sim.traces.notebook import shown
+
+
+class Run(NamedTuple):
+    """One line of a sweep."""
+
+    policy: Policy
+    buffer_size: int
+
+
+@dataclass(eq=False)
+class Piece:
+    """The finished runs of one part."""
+
+    trace: Trace
+    name: str  # of the trace, in the rows
+    part: Part
+    first_step: int = 0
+    last_seq_len: int = 0
+    accesses: int = 0
+    misses: dict[Run, Misses] = field(default_factory=dict)
+
+    @property
+    def covered(self) -> Covered:
+        rows = max(len(misses) for misses in self.misses.values())
+        return Covered(self.part, self.first_step, rows)
+
+    def add(self, run: Run, done: Finished) -> None:
+        self.first_step, self.last_seq_len, self.accesses, self.misses[run] = done
+
+
+@dataclass(frozen=True, eq=False)
+class Sweep:
+    """The result of a sweep.
+
+    `rows`: the tidy table, columns as in docs/metrics.md. `steps`: misses of every single step
+    (`trace, request, layer, policy, buffer, step, misses`). If the sweep was interrupted, both
+    cover the (request, layer) parts that were finished under every policy and buffer, `finished` of
+    `parts`."""
+
+    rows: pd.DataFrame
+    per_layer: bool
+    parts_per_row: npt.NDArray[np.int64]  # [rows] (request, layer) parts that each row sums up
+    finished: int
+    parts: int
+    pieces: list[Piece] = field(repr=False)
+    notes: tuple[str, ...] = ()  # what a reader must know, a sentence each
+
+    def _repr_html_(self) -> str:
+        done = f" (interrupted: {self.finished} of {self.parts} parts)" * self.interrupted
+        names = ", ".join(self.rows["trace"].drop_duplicates()) if len(self.rows) else "nothing"
+        return shown(f"Sweep of {names}{done}", self.notes, self.rows)
+
+    @property
+    def interrupted(self) -> bool:
+        return self.finished < self.parts
+
+    @property
+    def digests(self) -> dict[str, str]:
+        """SHA-256 of every trace file, by its name in the rows."""
+        return {piece.name: piece.trace.sha256 for piece in self.pieces}
+
+    @property
+    def longest_request(self) -> int:
+        """Tokens of the longest request at its last step."""
+        return max((piece.last_seq_len for piece in self.pieces), default=0)
+
+    @property
+    def longest_output(self) -> int:
+        """Tokens that the longest request had generated at its last step, the last included."""
+        longest = max(self.pieces, key=lambda piece: piece.last_seq_len, default=None)
+        return longest.first_step + longest.covered.rows if longest else 0
+
+    @property
+    def steps(self) -> pd.DataFrame:
+        """Misses of every single step, for the policies and buffers of `rows`."""
+        if not self.pieces:
+            return pd.DataFrame()
+        asked = set(self.rows[["policy", "buffer"]].itertuples(index=False, name=None))
+        frames = [
+            pd.DataFrame(
+                {
+                    "trace": piece.name,
+                    "request": piece.part.request,
+                    "layer": pd.array([piece.part.layer], "Int64").repeat(len(misses)),
+                    "policy": run.policy.name,
+                    "buffer": run.buffer_size,
+                    "step": np.arange(piece.first_step, piece.first_step + len(misses)),
+                    "misses": misses,
+                }
+            )
+            for piece in self.pieces
+            for run, misses in piece.misses.items()
+            if (run.policy.name, run.buffer_size) in asked
+        ]
+        return pd.concat(frames, ignore_index=True)

@@ -1,0 +1,51 @@
+"""The demand that a model is priced with where no trace is given.
+
+It is the synthetic demand of the model's own profile, fitted to published figures, at the context
+that is asked for. A model without a profile takes the nearest one.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from os.path import commonprefix
+from typing import NamedTuple
+
+from hisparse_sim.simulator.serving.models import Model
+from hisparse_sim.traces.synth.generated import GeneratedTrace
+from hisparse_sim.traces.synth.generator import Profile, get_profile, profiles, reshaped
+
+LAYERS = 12  # replayed: miss rates are within 2 % of those of all layers and a thousand steps
+STEPS, FEWEST_STEPS = 300, 150
+DRAWN = 30_000_000  # scores a layer: beyond, a long context gets fewer steps
+
+
+class Demand(NamedTuple):
+    """What is replayed, and a sentence that says so."""
+
+    trace: GeneratedTrace
+    note: str
+
+
+def profile_of(model: Model) -> Profile:
+    """The profile of this model, or else that of the model with the most similar name."""
+    known = [profile for profile in profiles().values() if profile.tokens_per_position == 1]
+    return max(known, key=lambda one: len(commonprefix([one.model.lower(), model.name.lower()])))
+
+
+def demand_of(model: Model, context: int) -> Demand:
+    """The demand of `model` in requests of `context` tokens."""
+    profile = profile_of(model)
+    note = (
+        f"misses from synthetic demand at {context:,} tokens, fitted to published figures of"
+        f" {profile.model} at {profile.prompt_len:,}"
+    )
+    if profile.model.lower() != model.name.lower():
+        note += f", the nearest to {model.name}"
+    return Demand(_trace(profile.name, model.top_k, model.layers, context), note)
+
+
+@lru_cache(maxsize=8)
+def _trace(profile: str, top_k: int, layers: int, context: int) -> GeneratedTrace:
+    shape = reshaped(get_profile(profile), top_k=top_k, num_layers=layers)
+    steps = max(min(STEPS, DRAWN // context), FEWEST_STEPS)
+    return GeneratedTrace(shape, context, steps, LAYERS)

@@ -1,0 +1,72 @@
+"""Miss-ratio curves on a terminal."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from hisparse_sim.simulator.mrc.curves import REPLAY, MissCurves, engine_difference
+from hisparse_sim.simulator.views.tables import print_table
+
+_MOST_LINES = 12
+
+
+def show_mrc(curves: MissCurves, output: Path | None = None) -> None:
+    """Print a line per buffer size and a column per policy: misses in per cent of all demands, all
+    lines of the curves summed up."""
+    total = curves.summed()
+    first = total.lines.iloc[0]
+    rows = total.rows.groupby(["policy", "buffer"], sort=False)[["misses", "accesses"]].sum()
+    rates = (rows["misses"] / rows["accesses"]).unstack("policy")[list(curves.of)]
+    table = rates.loc[_shown(curves, rates)].reset_index()
+    names = total.lines["trace"].drop_duplicates()
+    where = names.iloc[0] if len(names) == 1 else f"{len(names)} traces"
+    origins = ", ".join(total.lines["provenance"].drop_duplicates())
+    print_table(
+        table,
+        {
+            "buffer": ("buffer", lambda value: f"{value:,.0f}"),
+            **{policy: (policy, _percent) for policy in curves.of},
+        },
+        output,
+        before=f"Misses, % of demands, by buffer size: {where} ({origins}), {curves.start} start",
+        after=_notes(curves, first),
+    )
+
+
+def _shown(curves: MissCurves, rates: pd.DataFrame) -> list[int]:
+    """Return the sizes that some policy was replayed at, else some of all sizes, near each other
+    where the curve is steep."""
+    replayed = [curve.sizes for curve in curves.of.values() if curve.method == REPLAY]
+    if replayed:
+        return np.unique(np.concatenate(replayed)).tolist()  # type: ignore[no-any-return]
+    sizes = np.array(rates.index)
+    wanted = np.geomspace(sizes[0], sizes[-1], _MOST_LINES)
+    nearest = [int(sizes[np.abs(sizes - each).argmin()]) for each in wanted]
+    return list(dict.fromkeys(nearest))
+
+
+def _notes(curves: MissCurves, first: pd.Series) -> str:
+    every = [policy for policy, curve in curves.of.items() if curve.method != REPLAY]
+    others = [policy for policy, curve in curves.of.items() if curve.method == REPLAY]
+    sizes = next(iter(curves.of.values())).sizes
+    lines = []
+    if every:
+        step = sizes[1] - sizes[0] if len(sizes) > 1 else 1
+        each = "every size" if step == 1 else f"every multiple of {step} slots"
+        lines.append(
+            f"{', '.join(every)}: counted at {each} from {sizes[0]:,} to {sizes[-1]:,} in one pass"
+        )
+    if others:
+        lines.append(f"{', '.join(others)}: replayed at these sizes")
+    if difference := engine_difference(curves):
+        apart, size = difference
+        lines.append(
+            f"the engine's lru is at most {100 * abs(apart):.2f} points from the textbook's, at"
+            f" {size:,} slots ({100 * apart:+.2f})"
+        )
+    return "\n" + "\n".join(lines)
+
+
+def _percent(value: float) -> str:
+    return "-" if pd.isna(value) else f"{100 * value:.2f}"

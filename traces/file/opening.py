@@ -1,0 +1,94 @@
+"""What a trace says about itself when it is opened: metadata, completed by what its rows hold."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Protocol
+
+from hisparse_sim.traces.errors import TraceError
+from hisparse_sim.traces.file.columns import ragged
+from hisparse_sim.traces.file.digest import Digest
+from hisparse_sim.traces.file.layout import Columns
+from hisparse_sim.traces.file.metadata import KEY, PROVENANCES, Metadata
+from hisparse_sim.traces.file.parts import Part, decoding
+from hisparse_sim.traces.file.rules import RowError
+from hisparse_sim.traces.file.units import can_be_replayed
+
+
+def place(part: Part) -> str:
+    """Return how an error names a part, behind the name of its file."""
+    return f": request {part.request!r}, layer {part.layer}"
+
+
+class Stored(Protocol):
+    """Where the rows of a trace are: `layout.Groups` of a file, or a table in memory."""
+
+    digest: Digest | None  # None: whether they are as written cannot be told
+
+    def read(self, first_row: int, rows: int, columns: Sequence[str]) -> Columns:
+        """Return the rows as chunks per column."""
+        ...
+
+    def shared(self, parts: Iterable[Part]) -> int:
+        """Return how many of its pieces hold rows of more than one of the parts."""
+        ...
+
+
+def read_metadata(path: Path, keys: dict[bytes, bytes], provenance: str | None) -> Metadata:
+    """Return what the file says, with top_k = 0 where it does not."""
+    if KEY not in keys and provenance is None:
+        raise TraceError(
+            f"{path} has no {KEY.decode()} metadata: say where its positions come from with "
+            f"`provenance` ({', '.join(PROVENANCES)})"
+        )
+    try:
+        metadata = (
+            Metadata.from_json(keys[KEY])
+            if KEY in keys
+            else Metadata("", provenance or "", 0, None)
+        )
+    except TraceError as error:
+        raise TraceError(f"{path}: {error}") from None
+    if not metadata.provenance and provenance is None:
+        raise TraceError(
+            f"{path} does not say where its positions come from: name it with `provenance` "
+            f"({', '.join(PROVENANCES)})"
+        )
+    if not can_be_replayed(metadata.unit):
+        raise TraceError(f"{path} counts positions in {metadata.unit}, which is not supported yet")
+    return metadata if metadata.provenance else replace(metadata, provenance=provenance or "")
+
+
+def completed(path: Path, metadata: Metadata, parts: tuple[Part, ...], groups: Stored) -> Metadata:
+    """Return the metadata with the longest row where it names no top_k.
+
+    Raises TraceError for layers that the model does not have, and rows that cannot be read.
+    """
+    if metadata.top_k == 0:
+        metadata = replace(metadata, top_k=longest_row(path, parts, groups))
+    highest = max(part.layer for part in parts)
+    lowest = min(part.layer for part in parts)
+    if lowest < 0 or highest >= (metadata.num_layers or highest + 1):
+        wrong_layer = lowest if lowest < 0 else highest
+        raise TraceError(
+            f"{path} has rows of layer {wrong_layer}, but the model has "
+            f"{'no negative layers' if lowest < 0 else f'{metadata.num_layers} layers'}"
+        )
+    return metadata
+
+
+def longest_row(path: Path, parts: tuple[Part, ...], groups: Stored) -> int:
+    from hisparse_sim.traces.file import passes
+
+    longest = 1
+    for part in parts:
+        with decoding(path):
+            try:
+                found = groups.read(part.first_row, part.rows, ("positions",))
+                listed = ragged(found["positions"], "positions")
+            except RowError as error:
+                raise TraceError(
+                    f"{path}{place(part)}, row {part.first_row + error.row}: {error.what}"
+                ) from None
+        longest = max(longest, passes.longest_row(*listed))
+    return longest
