@@ -37,9 +37,9 @@ _SHARE = _Number(most=1)
 _ANY = _Number(least=-1e300)
 _NUMBERS: Mapping[str, _Number] = {
     **dict.fromkeys(
-        "accesses break_even gpus host_bytes_per_request host_to_device_ratio"
+        "accesses break_even decode_instances gpus host_bytes_per_request host_to_device_ratio"
         " hot_buffer_bytes entry_bytes max misses ratio request_tokens requests requests_per_gpu"
-        " skip_steps steps step top_k window".split(),
+        " prefill_instances skip_steps steps step top_k window".split(),
         _COUNT,
     ),
     **dict.fromkeys(("buffer", "layer"), _Number(most=32767, whole=True)),
@@ -47,7 +47,8 @@ _NUMBERS: Mapping[str, _Number] = {
     **dict.fromkeys(
         "baseline_tokens_per_s bytes_per_request bytes_per_step copy_us device_pool_gib host_gb"
         " host_gib misses_per_step native_us p10 p50 p90 p95 sglang_us sum_gb_s swap_in_us timer_us"
-        " tokens_per_s tpot_ms tpot_p50_ms".split(),
+        " cost_per_million goodput_per_s tokens_per_s tokens_per_s_per_gpu tpot_ms tpot_p50_ms"
+        " ttft_s".split(),
         _AMOUNT,
     ),
     "miss_rate": _SHARE,
@@ -55,9 +56,9 @@ _NUMBERS: Mapping[str, _Number] = {
     **dict.fromkeys(("published", "ours", "error"), _ANY),
 }
 TEXTS = frozenset(  # with the seed, an identifier of up to 63 bits
-    "engine flags gap hardware how kv_dtype limit link load machine mode model parameters policy"
-    " provenance reason request seed selected_layers selected_requests selected_steps source start"
-    " swap_in_kernel trace trace_sha256 unit version what".split()
+    "bottleneck engine flags gap hardware how kv_dtype layout limit link load machine missed mode"
+    " model parameters policy provenance reason request seed selected_layers selected_requests"
+    " selected_steps source start swap_in_kernel trace trace_sha256 unit version what".split()
 )
 _FLAGS = frozenset(("best", "meets"))
 _LISTS = frozenset(("us",))  # of numbers

@@ -146,7 +146,11 @@ def _from_file(path: Path) -> Iterable[Any]:
             return _from_arrow(path)
     except TraceError:
         raise
-    except (ValueError, OSError, RecursionError) as error:
+    except MemoryError:
+        raise TraceError(
+            f"{path} needs more memory than there is; if it is small, it is damaged"
+        ) from None
+    except (ValueError, OSError, RecursionError, LookupError, NotImplementedError) as error:
         reason = " ".join(str(error).split())[:160]
         raise TraceError(f"{path} cannot be read: {reason}") from None
     raise TraceError(f"{path} is neither .json, .jsonl, .parquet nor .arrow")
@@ -156,13 +160,13 @@ def _from_arrow(path: Path) -> list[Any]:
     """Read either Arrow form: the file format, or the stream that `datasets` keeps in its cache."""
     import pyarrow as pa
 
-    with pa.memory_map(str(path)) as source:
-        try:
-            table = pa.ipc.open_file(source).read_all()
-        except pa.ArrowInvalid:
-            source.seek(0)
-            table = pa.ipc.open_stream(source).read_all()
-        return list(table.to_pylist())
+    # Not mapped: the end of a file that was cut would end the process.
+    with path.open("rb") as file:
+        form = pa.ipc.open_file if file.read(6) == b"ARROW1" else pa.ipc.open_stream
+        file.seek(0)
+        table = form(file).read_all()
+    table.validate(full=True)  # texts that end behind their column would, too
+    return list(table.to_pylist())
 
 
 def _item(row: Any, place: str) -> Item:

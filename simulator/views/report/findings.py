@@ -240,8 +240,10 @@ def worth(plan: dict[str, Any]) -> str:
     if base is None:
         return ""
     said = f" Without HiSparse: {base:,.0f} tokens/s"
+    if str(plan.get("load", "")).endswith("/s"):
+        return said + "."  # of an open loop; there is no concurrency to be ahead from
     if pd.isna(plan["break_even"]):
-        return said + "; HiSparse is behind at every load that fits."
+        return said + "; HiSparse is not ahead at any load up to this one."
     return said + f"; HiSparse is ahead from {plan['break_even']:,.0f} concurrent requests on."
 
 
@@ -354,8 +356,10 @@ def _trace_names(rows: pd.DataFrame) -> list[str]:
     digests = set(rows["trace_sha256"]) if "trace_sha256" in rows else set()
     if digests == {open_trace(sample_path()).sha256}:
         return []
-    # The name is a path where two traces of one sweep have one stem.
-    return [f"{name.removesuffix('.parquet')}.parquet" for name in _values(rows, "trace")]
+    # The name is a path where two traces of one sweep have one stem, and has an @ where the
+    # model's own synthetic demand was replayed, which nobody needs to name.
+    names = [name for name in _values(rows, "trace") if "@" not in name]
+    return [f"{name.removesuffix('.parquet')}.parquet" for name in names]
 
 
 def _listed(names: Sequence[str]) -> str:
