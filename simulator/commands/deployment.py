@@ -264,7 +264,8 @@ def reproduce(
     """
     from hisparse_sim.simulator.serving import asking
     from hisparse_sim.simulator.serving.missing import Origin
-    from hisparse_sim.simulator.serving.reproduce import published_rates, throughput_curves
+    from hisparse_sim.simulator.serving.published import published_rates
+    from hisparse_sim.simulator.serving.reproduce import throughput_curves
     from hisparse_sim.simulator.views import figures
     from hisparse_sim.simulator.views.plan_view import show_reproduced
 
