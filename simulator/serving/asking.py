@@ -19,7 +19,7 @@ from hisparse_sim.simulator.serving.plan import DEFAULT_BUFFERS, DEFAULT_RATIOS,
 from hisparse_sim.simulator.serving.prediction import Setting
 from hisparse_sim.simulator.serving.reproduce import Progress, table
 from hisparse_sim.simulator.serving.reproduce import reproduce as redo
-from hisparse_sim.simulator.serving.scenario import scenario_of
+from hisparse_sim.simulator.serving.scenario import scenario_of, several, takes_scenario
 from hisparse_sim.simulator.serving.serving_rows import Progress as ServeProgress
 from hisparse_sim.simulator.serving.serving_rows import serve_all
 from hisparse_sim.traces import OneTrace, as_trace
@@ -74,11 +74,12 @@ class Serving:
         return shown("Serving", self.notes, self.rows)
 
 
+@takes_scenario
 def plan(
     *,
     concurrency: int = DEFAULT_CONCURRENCY,
-    buffers: Iterable[int] | None = None,
-    ratios: Iterable[int] | None = None,
+    buffers: int | Iterable[int] | None = None,
+    ratios: int | Iterable[int] | None = None,
     any_layout: bool = False,
     mode: str = "hisparse",
     policy: str | Policy = "lru",
@@ -146,8 +147,8 @@ def plan(
         aim,
         misses_of,
         policy.name,
-        buffers or DEFAULT_BUFFERS,
-        ratios or DEFAULT_RATIOS,
+        several(buffers) or DEFAULT_BUFFERS,
+        several(ratios) or DEFAULT_RATIOS,
         instances=pairs,
         other_layouts=asked.in_other_layouts(mode, policy) if any_layout else (),
         other_policies=() if asked.miss_curve else OTHER_POLICIES,
@@ -158,6 +159,7 @@ def plan(
     return Planned(**vars(found), setting=setting, aim=aim, origin=origin, notes=notes)
 
 
+@takes_scenario
 def check_config(
     config: str, *, concurrency: int = DEFAULT_CONCURRENCY, **scenario: Any
 ) -> list[Finding]:
@@ -171,13 +173,14 @@ def check_config(
     return config_check.check_config(config, setting, aim, misses_of)
 
 
+@takes_scenario
 def serve(
     *,
-    modes: Iterable[str] | None = None,
+    modes: str | Iterable[str] | None = None,
     buffer: int = 4096,
     ratio: int = 4,
     policy: str | Policy = "lru",
-    concurrencies: Iterable[int] | None = None,
+    concurrencies: int | Iterable[int] | None = None,
     rate: float | None = None,
     requests: int | None = None,
     range_ratio: float = 1.0,
@@ -233,10 +236,17 @@ def serve(
             seed,
             gpu_hour,
         )
-        for clients in concurrencies or (DEFAULT_CONCURRENCY,)
+        for clients in several(concurrencies) or (DEFAULT_CONCURRENCY,)
     ]
     rows = serve_all(
-        setting, misses_of, modes or DEFAULT_MODES, buffer, ratio, policy.name, aims, progress
+        setting,
+        misses_of,
+        several(modes) or DEFAULT_MODES,
+        buffer,
+        ratio,
+        policy.name,
+        aims,
+        progress,
     )
     return Serving(_of(origin, rows), setting, aims[0], origin, notes)
 

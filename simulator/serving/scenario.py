@@ -6,12 +6,13 @@ defaults. Importing this loads nothing heavy, for the command line does.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
+from inspect import Parameter, signature
 from pathlib import Path
 from reprlib import repr as clipped
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from hisparse_sim.simulator.serving.engines import NEWEST, load_engine
 from hisparse_sim.simulator.serving.transfer import TRANSFER_GB_S
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from hisparse_sim.simulator.serving.models import Model
     from hisparse_sim.simulator.serving.prediction import Setting
     from hisparse_sim.traces import OneTrace
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+Value = TypeVar("Value")
 
 GIB = 1 << 30
 MOST_GIB = 1 << 20  # a pebibyte
@@ -260,3 +264,24 @@ def scenario_of(options: Mapping[str, Any]) -> Scenario:
         if name not in known:
             raise TypeError(f"unknown argument {name!r}; a scenario has {', '.join(known)}")
     return Scenario(**options)
+
+
+def takes_scenario(function: Function) -> Function:
+    """Let help and completion show the fields of `Scenario` in place of `**scenario`."""
+    own = signature(function)
+    kept = [each for each in own.parameters.values() if each.kind is not Parameter.VAR_KEYWORD]
+    more = [
+        Parameter(field.name, Parameter.KEYWORD_ONLY, default=field.default, annotation=field.type)
+        for field in fields(Scenario)
+    ]
+    function.__signature__ = own.replace(parameters=[*kept, *more])  # type: ignore[attr-defined]
+    return function
+
+
+def several(given: Value | Iterable[Value] | None) -> tuple[Value, ...] | None:
+    """Return the values of an argument that takes one or several."""
+    if given is None:
+        return None
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        return (given,)
+    return tuple(given)
