@@ -1,4 +1,4 @@
-"""How plans, serving runs and reproduced figures look on a terminal."""
+"""Plans, serving runs and reproduced figures on a terminal."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ _CANDIDATES: Columns = {
 
 
 def _wrapped(text: str) -> str:
-    """The text in lines of at most 80 columns, indented."""
+    """Return the text in indented lines of at most 80 columns."""
     return textwrap.fill(text, 80, initial_indent="  ", subsequent_indent="    ")
 
 
 def load_line(setting: Setting, prompt: int, output: int) -> str:
-    """What a plan or a run is for."""
+    """Return the load that a plan or run is for."""
     deployment = setting.deployment
     prefill = "prefill on another instance" if setting.disaggregated else "prefill on the same GPUs"
     ranks = f"{setting.ranks} ranks" if setting.ranks > 1 else "1 rank"
@@ -66,20 +66,21 @@ def load_line(setting: Setting, prompt: int, output: int) -> str:
 
 
 def assumed(setting: Setting) -> str:
-    """What the figures rest on, a line each."""
+    """Return the assumptions of the figures, a line each."""
     return "Assumed:\n" + "\n".join(_wrapped(line) for line in setting.assumptions())
 
 
 def show_plan(
     plan: Plan, rows: pd.DataFrame, setting: Setting, aim: Aim, output: Path | None
 ) -> None:
-    """The load, the choice with its reasons, the table of candidates, and what follows from it."""
+    """Print the load, the choice and its reasons, the candidates, and what follows from the
+    choice."""
     load = load_line(setting, aim.prompt, aim.output)
     lines = [f"{load}, {aim.concurrency:,} concurrent requests over all ranks", ""]
     if plan.best is not None:
         pair = f"device_buffer_size {plan.best['buffer']}, ratio {plan.best['ratio']}"
         if plan.best["tokens_per_s"] < plan.baseline["tokens_per_s"]:
-            lines.append(f"Serve without HiSparse at this load; the best with it: {pair}")
+            lines.append(f"Serve without HiSparse at this load; best with it: {pair}")
         else:
             lines.append(f"Best: {pair}")
     lines += [_wrapped(reason) for reason in plan.reasons]
@@ -89,7 +90,8 @@ def show_plan(
     ]
     able = rows[rows["requests"] > 0]
     if len(able):
-        lines += ["", "Best for each rate or memory (tok/s and host GB: over all ranks)"]
+        front = "Pareto front of the candidates" if len(rows) < len(plan.candidates) else "Candidates"
+        lines += ["", f"{front} (tok/s and host GB over all ranks)"]
     print_table(
         able,
         _CANDIDATES,
@@ -101,11 +103,11 @@ def show_plan(
 
 
 def _extras(plan: Plan, aim: Aim) -> str:
-    """Targets, break-even, sensitivity, better eviction, C2C and flags of the choice, in lines."""
+    """Return targets, break-even, sensitivity, other policies, C2C and the flags of the choice."""
     if plan.best is None:
         return ""
     crossing = (
-        "this pair never pays with the requests that fit"
+        "never, with the requests that fit"
         if plan.break_even is None
         else f"{plan.break_even} requests over all ranks"
     )
@@ -118,24 +120,24 @@ def _extras(plan: Plan, aim: Aim) -> str:
             else []
         ),
         f"Break-even concurrency: {crossing}",
-        f"Misses times 0, 0.5, 1, 1.5, 2: {rates} tok/s",
+        f"If misses are 0, 0.5, 1, 1.5, 2 times as many: {rates} tok/s",
     ]
     for row in plan.policies.to_dict("records")[1:]:
         lines.append(
-            f"Evicting by {row['policy']}: {100 * row['miss_rate']:.1f} % misses,"
-            f" {100 * row['more_tokens']:+.1f} % tokens"
+            f"With policy {row['policy']}: {100 * row['miss_rate']:.1f} % misses,"
+            f" {100 * row['more_tokens']:+.1f} % tok/s"
         )
     if plan.linked:
         lines.append(
             f"With the host link of {plan.linked['hardware']} ({plan.linked['link_gb_s']:.0f}"
-            f" GB/s), same compute: {plan.linked['tokens_per_s']:,.0f} tok/s"
+            f" GB/s) and the same compute: {plan.linked['tokens_per_s']:,.0f} tok/s"
         )
     best = plan.best
     return "\n".join(
         [
             *lines,
-            f"Simulated: hisparse-sim serve --buffer {best['buffer']} --ratio {best['ratio']}"
-            f" --concurrency {aim.concurrency}, and this plan's other options",
+            f"Simulate it: hisparse-sim serve --buffer {best['buffer']} --ratio {best['ratio']}"
+            f" --concurrency {aim.concurrency} and the other options of this plan",
             "",
             "Flags:",
             *_flag_lines(plan.flags if best["worth_it"] else plan.baseline["flags"]),
@@ -151,7 +153,7 @@ def _flag_lines(flags: str) -> list[str]:
 
 
 def show_findings(findings: Sequence[Finding], output: Path | None = None) -> None:
-    """What is wrong with a configuration, and what else is to know."""
+    """Print what is wrong with a configuration, and notes on it."""
     lines = [
         textwrap.fill(f"{finding.severity}: {finding.text}", 80, subsequent_indent="  ")
         for finding in findings
@@ -164,7 +166,7 @@ def show_findings(findings: Sequence[Finding], output: Path | None = None) -> No
 def show_served(
     rows: pd.DataFrame, before: str, setting: Setting, output: Path | None = None
 ) -> None:
-    """What runs, and a line a run: rate, latencies, and the shares of the time in per cent."""
+    """Print the load and a line per run: rate, latencies, and shares of the time in per cent."""
     columns: Columns = {
         "mode": ("mode", str),
         "load": ("load", str),
