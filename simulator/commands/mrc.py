@@ -17,7 +17,7 @@ from hisparse_sim.traces.commands.options import (
     provenance_option,
     selection_options,
 )
-from hisparse_sim.traces.commands.values import several
+from hisparse_sim.traces.commands.values import Number, several
 from hisparse_sim.traces.files import refuse_input
 from hisparse_sim.traces.terminal import note
 
@@ -39,7 +39,7 @@ from hisparse_sim.traces.terminal import note
     callback=several(int, least=1),
     help="Where other policies are replayed.  [default: ten sizes from top_k to 8 times top_k]",
 )
-@click.option("--largest", type=click.IntRange(1), help="Largest buffer.  [default: 8 times top_k]")
+@click.option("--largest", type=Number(1), help="Largest buffer.  [default: 8 times top_k]")
 @click.option(
     "--start",
     type=click.Choice(["staged", "direct"]),
@@ -48,18 +48,18 @@ from hisparse_sim.traces.terminal import note
     help="staged: prefill on the same GPU; direct: KV arrived in host memory.",
 )
 @click.option("--per-layer", is_flag=True, help="Rows for every request and layer.")
-@click.option("--window", type=click.IntRange(1), help="Rows for every so many steps of them.")
+@click.option("--window", type=Number(1), help="Rows for every so many steps of them.")
 @click.option(
     "--skip-steps",
-    type=click.IntRange(0),
+    type=Number(0),
     default=0,
     show_default=True,
     help="Leave out the misses of the first steps of every request (the start-up burst).",
 )
 @selection_options
 @provenance_option
-@click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, help="For the policy random.")
-@click.option("--jobs", type=click.IntRange(1), help="Threads.  [default: all cores]")
+@click.option("--seed", type=Number(0, 2**63 - 1), default=0, help="For the policy random.")
+@click.option("--jobs", type=Number(1), help="Threads.  [default: all cores]")
 @click.option("--quiet", is_flag=True, help="No progress and no notes on stderr.")
 @click.option(
     "--format",
