@@ -72,7 +72,7 @@ def test_the_trace_is_the_same_in_another_process() -> None:
     trace, _ = demand_of(GLM, 16_384)
     again = pickle.loads(pickle.dumps(trace))
     assert again.sha256 == trace.sha256 != demand_of(GLM, 16_385).trace.sha256
-    assert again.name == "glm-5.1-16384"
+    assert again.name == "glm-5.1@16384"
     one, other = trace.read(trace.parts[1]), again.read(again.parts[1])
     assert np.array_equal(one.positions, other.positions)
     with pytest.raises(ValueError, match="positions only"):
@@ -95,5 +95,5 @@ def test_a_trace_of_ones_own_is_taken_and_said() -> None:
     assert found.notes[0].startswith("misses from sample (SmolLM2")
     assert found.notes[0].endswith("not from glm-5.1")
     default = Scenario().resolve("hisparse", get_policy("lru"))
-    assert default.origin.name == "glm-5.1-36864"
+    assert default.origin.name == "glm-5.1@36864"
     assert default.origin.provenance == "synthetic"

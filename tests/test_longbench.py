@@ -145,7 +145,9 @@ def test_saved_folders(tmp_path: Path) -> None:
 def test_folders_that_are_not_saved(tmp_path: Path) -> None:
     folder = tmp_path / "LongBench-v2"
     folder.mkdir()
-    with pytest.raises(TraceError, match="save_to_disk did not write: it holds no items"):
+    with pytest.raises(
+        TraceError, match="is a folder that save_to_disk did not write: it holds no"
+    ):
         load_longbench(folder)
     (folder / "data.json").write_text("[]")
     (folder / "README.md").write_text("")
