@@ -107,4 +107,4 @@ class Sweep:
             for run, misses in piece.misses.items()
             if (run.policy.name, run.buffer_size) in asked
         ]
-        return pd.concat(frames, ignore_index=True)
+        return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
