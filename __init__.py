@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from hisparse_sim.policies import POLICIES, Policy, PolicyError, Setup, Step
     from hisparse_sim.policies.hook import hook
     from hisparse_sim.policies.per_token import lift
-    from hisparse_sim.simulator.mrc import mrc
+    from hisparse_sim.simulator.mrc import budget, mrc
     from hisparse_sim.simulator.replay import Replay, Sweep, replay
     from hisparse_sim.simulator.serving.asking import check_config, plan, reproduce, serve
     from hisparse_sim.simulator.serving.curves import curve
@@ -44,6 +44,7 @@ _ROOM_OF = {
     "Sweep": "simulator.replay",
     "Trace": "traces",
     "TraceError": "traces",
+    "budget": "simulator.mrc",
     "capture_hf": "traces.capture.from_model",
     "check_config": "simulator.serving.asking",
     "curve": "simulator.serving.curves",
@@ -78,6 +79,7 @@ __all__ = [
     "Trace",
     "TraceError",
     "__version__",
+    "budget",
     "capture_hf",
     "check_config",
     "curve",

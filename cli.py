@@ -12,6 +12,7 @@ _SIMULATOR = "hisparse_sim.simulator.commands"
 _TRACES = "hisparse_sim.traces.commands"
 
 _COMMANDS = {
+    "budget": (f"{_SIMULATOR}.budget:budget", "Buffers of different sizes for the layers."),
     "curve": (
         f"{_SIMULATOR}.sweep:curve",
         "Draw the misses of decode steps, or their time, as a rolling mean.",

@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import NamedTuple
 
 import make_traces
 import numpy as np
@@ -12,12 +11,10 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from reference import Stream, replay, without_newest
 from streams import cases, demand_of, stream_of
+from textbook_lru import TEXTBOOK
 
 import hisparse_sim as hs
 from hisparse_sim.cli import cli
-from hisparse_sim.policies import Policy, Setup
-from hisparse_sim.policies.hook import LANES, copy, hook, split
-from hisparse_sim.policies.policy import Indices, Slots, Step
 from hisparse_sim.simulator.mrc import counting
 from hisparse_sim.simulator.mrc.counting import page_of
 from hisparse_sim.simulator.mrc.curves import Curve, engine_difference, interpolated, joined
@@ -137,43 +134,6 @@ def test_rows_of_more_words_than_one(shuffled: bool) -> None:
         steps = part_curve(demand, "textbook-lru", 760, start, np.arange(demand.rows + 1))
         for size in (150, 151, 200, 333, 500, 599, 600, 601, 650, 719, 720, 760):
             assert steps[:, size].tolist() == textbook(stream, size, start), (size, start)
-
-
-class OrderState(NamedTuple):
-    order: Slots  # [B] next victim first
-    demanded: Indices  # [B]
-    others: Slots
-    hits: Slots
-
-
-def order_state(setup: Setup) -> OrderState:
-    size = setup.buffer_size
-    room = np.zeros((2, size + LANES), np.uint16)
-    return OrderState(np.arange(size, dtype=np.uint16), np.zeros(size, np.int32), *room)
-
-
-@hook
-def order_step(state: OrderState, step: Step, now: int) -> None:
-    for slot in step.hits:
-        state.demanded[slot] = now
-    others = split(state.order, state.demanded, now, state.others, state.hits)
-    misses = len(step.victims)
-    copy(step.victims, state.others[:misses])
-    copy(state.order, state.others[misses:others])
-    place, miss = others - misses, 0
-    for position in step.row:
-        if miss < misses and step.missed[miss] == position:
-            state.order[place] = step.victims[miss]
-            miss += 1
-            place += 1
-        elif step.slot[position] != len(state.order):
-            state.order[place] = step.slot[position]
-            place += 1
-
-
-TEXTBOOK = Policy(
-    "textbook", "moves a step up in the order of its row", "-", order_state, order_step
-)
 
 
 @settings(max_examples=50, deadline=None)

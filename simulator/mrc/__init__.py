@@ -1,6 +1,7 @@
 """Miss-ratio curves: misses at every buffer size, from one pass over a trace.
 
 `lru`, `optimum`: the compiled passes.  `counting`: `hs.mrc`.  `curves`: what it returns.
+`budgeting`: sizes by layer.  `sampling`: curves of a part.
 `facts`: files of that.  `counted`: sweeps of facts.
 
 Names load their module when first used, so that the command line starts without compiled code.
@@ -10,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from hisparse_sim.simulator.mrc.budgeting import Budget, budget
     from hisparse_sim.simulator.mrc.counting import mrc
     from hisparse_sim.simulator.mrc.curves import MissCurves
 
@@ -18,9 +20,15 @@ TEXTBOOK_LRU = "textbook-lru"
 BELADY = "belady"
 ONE_PASS = (TEXTBOOK_LRU, BELADY, COMPULSORY)  # what is counted at every buffer size in one pass
 
-__all__ = ["MissCurves", "mrc"]
+__all__ = ["Budget", "MissCurves", "budget", "mrc"]
 
-_MODULE_OF = {"MissCurves": "curves", "mrc": "counting"}
+# A module called like one of its names would hide it.
+_MODULE_OF = {
+    "Budget": "budgeting",
+    "MissCurves": "curves",
+    "budget": "budgeting",
+    "mrc": "counting",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -1,11 +1,13 @@
 """Miss-ratio curves on a terminal."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from hisparse_sim.simulator.mrc import BELADY, COMPULSORY, TEXTBOOK_LRU, mrc
+from hisparse_sim.simulator.mrc import BELADY, COMPULSORY, TEXTBOOK_LRU, Budget, mrc
 from hisparse_sim.simulator.mrc.curves import ENGINE_LRU, REPLAY, MissCurves, engine_difference
 from hisparse_sim.simulator.replay.metrics import origins
 from hisparse_sim.simulator.replay.replaying import MAX_BUFFER_SIZE
@@ -109,4 +111,32 @@ def shares_of_misses(trace: Trace) -> str:
         f"misses of LRU at {size:,} slots: {engine:.2f} % of accesses = {first:.2f} compulsory\n"
         f"  + {least - first:.2f} capacity (MIN) + {textbook - least:.2f} textbook LRU over MIN"
         f" {'-' if engine < textbook else '+'} {abs(engine - textbook):.2f} order in a step"
+    )
+
+
+def show_budget(found: Budget, output: Path | None = None) -> None:
+    """Print a line per layer: its buffer, and misses per step with equal buffers and with this."""
+    rows = found.rows
+    columns: dict[str, tuple[str, Callable[[Any], str]]] = {}
+    if rows["request"].notna().any():
+        columns["request"] = ("request", str)
+    table = rows.assign(
+        alike=rows["misses_alike"] / rows["steps"], own=rows["misses"] / rows["steps"]
+    )
+    columns |= {
+        "layer": ("layer", lambda value: f"{value:.0f}"),
+        "buffer": ("buffer", lambda value: f"{value:,.0f}"),
+        "alike": (f"misses at {found.alike:,}", lambda value: f"{value:,.1f}"),
+        "own": ("at its own size", lambda value: f"{value:,.1f}"),
+    }
+    steps = max(1, int(rows["steps"].sum()))
+    before, after = (int(rows[name].sum()) / steps for name in ("misses_alike", "misses"))
+    print_table(
+        table,
+        columns,
+        output,
+        before=f"Misses per step of {found.policy}, with the same slots in all: {found.trace}"
+        f" ({found.provenance})",
+        after=f"\nmean of all: {before:,.1f} with {found.alike:,} slots each, {after:,.1f} with these"
+        f" ({-100 * found.saved:+.1f} %)",
     )
