@@ -109,9 +109,9 @@ def _read(path: Path) -> list[Result]:
         if (missing := rows[name].isna()).any():
             raise TraceError(f"{path}, row {missing.to_numpy().argmax() + 1}: {name} is missing")
     if kind in _TRACED:
-        if "provenance" not in rows:
-            rows["provenance"] = pd.NA
-        rows["provenance"] = rows["provenance"].astype("string").fillna("unknown")
+        left_out = [name for name in ("provenance", "layer", "start") if name not in rows]
+        rows = rows.assign(**dict.fromkeys(left_out, pd.array([None] * len(rows), "string")))
+        rows["provenance"] = rows["provenance"].fillna("unknown")
     told_apart = [
         name for name in ("parameters", "version", *_COMMAND.get(kind, ())) if name in rows
     ]
