@@ -20,11 +20,7 @@ from hisparse_sim.traces.commands.options import (
     quiet_option,
     selection_options,
 )
-<<<<<<< HEAD
-from hisparse_sim.traces.commands.values import Number, several
-=======
 from hisparse_sim.traces.commands.values import Name, Number, several
->>>>>>> main
 from hisparse_sim.traces.files import refuse_input
 from hisparse_sim.traces.terminal import wrote
 
@@ -61,13 +57,8 @@ def _policies() -> Iterable[str]:
     show_default=True,
     help="staged: prefill on the same GPU; direct: KV arrived in host memory.",
 )
-<<<<<<< HEAD
-@click.option("--per-layer", is_flag=True, help="Rows for every request and layer.")
-@click.option("--window", type=Number(1), help="Rows for every so many steps of them.")
-=======
 @click.option("--per-layer", is_flag=True, help="Rows for each request and layer.")
 @click.option("--window", type=Number(1), help="Rows for each window of so many steps.")
->>>>>>> main
 @click.option(
     "--skip-steps",
     type=Number(0),
@@ -79,11 +70,7 @@ def _policies() -> Iterable[str]:
 @provenance_option
 @click.option("--seed", type=Number(0, 2**63 - 1), default=0, help="For the policy random.")
 @click.option("--jobs", type=Number(1), help="Threads.  [default: all cores]")
-<<<<<<< HEAD
-@click.option("--quiet", is_flag=True, help="No progress and no notes on stderr.")
-=======
 @quiet_option
->>>>>>> main
 @click.option(
     "--format",
     "form",
