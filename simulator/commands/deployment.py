@@ -127,7 +127,7 @@ def plan(
     found = asking.plan(
         buffers=buffers,
         ratios=ratios,
-        every=candidates,
+        candidates=candidates,
         progress=counter("candidates served", quiet),
         **asked(options),
     )

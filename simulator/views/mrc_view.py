@@ -61,8 +61,8 @@ def _notes(curves: MissCurves, first: pd.Series) -> str:
     if difference := engine_difference(curves):
         apart, size = difference
         lines.append(
-            f"the engine's lru differs from textbook-lru by at most {100 * abs(apart):.2f} points, at"
-            f" {size:,} slots ({100 * apart:+.2f})"
+            f"the engine's lru differs from textbook-lru by at most {100 * abs(apart):.2f} points, "
+            f"at {size:,} slots ({100 * apart:+.2f})"
         )
     return "\n" + "\n".join(lines)
 
