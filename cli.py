@@ -14,10 +14,10 @@ _TRACES = "hisparse_sim.traces.commands"
 _COMMANDS = {
     "curve": (
         f"{_SIMULATOR}.sweep:curve",
-        "Draw misses per step, or their time, over a rolling window.",
+        "Draw the misses of decode steps, or their time, as a rolling mean.",
     ),
     "gpu": (f"{_GPU}.gpu:gpu", "Replay and measure on an NVIDIA GPU."),
-    "mrc": (f"{_SIMULATOR}.mrc:mrc", "Misses at every buffer size, in one pass."),
+    "mrc": (f"{_SIMULATOR}.mrc:mrc", "Count misses at all buffer sizes in one pass."),
     "policies": (f"{_SIMULATOR}.policies:list_policies", "List the policies, one line each."),
     "plan": (
         f"{_SIMULATOR}.deployment:plan",
@@ -25,27 +25,30 @@ _COMMANDS = {
     ),
     "profiles": (
         f"{_SIMULATOR}.profiles:list_profiles",
-        "Models, machines, links, engines and step times.",
+        "Show models, machines, links, engines and step times.",
     ),
-    "report": (f"{_SIMULATOR}.report:report", "One HTML page of what was found."),
-    "reproduce": (f"{_SIMULATOR}.deployment:reproduce", "Redo published figures."),
+    "report": (f"{_SIMULATOR}.report:report", "Write one HTML page of results."),
+    "reproduce": (f"{_SIMULATOR}.deployment:reproduce", "Reproduce published figures."),
     "serve": (
         f"{_SIMULATOR}.deployment:serve",
         "Simulate serving: throughput, latency, break-even.",
     ),
-    "sweep": (f"{_SIMULATOR}.sweep:sweep", "Misses of every policy at every buffer size."),
+    "sweep": (f"{_SIMULATOR}.sweep:sweep", "Count the misses of policies at several buffer sizes."),
 }
 _TRACE_COMMANDS = {
     "capture": (f"{_TRACES}.capture:capture", "Capture a trace from a running engine or a model."),
-    "convert": (f"{_TRACES}.convert:convert", "Make a trace file of what other tools saved."),
+    "convert": (f"{_TRACES}.convert:convert", "Make a trace file from what other tools saved."),
     "export": (f"{_TRACES}.convert:export", "Write a trace in the formats of other simulators."),
     "info": (
         f"{_SIMULATOR}.trace_info:info",
-        "Describe a trace: what it holds, how local its demand is.",
+        "Describe a trace: its contents and how local its accesses are.",
     ),
     "sample": (f"{_TRACES}.check:sample", "Cut a trace by request, layer and step."),
     "synth": (f"{_TRACES}.synth:synth", "Make a synthetic trace."),
-    "validate": (f"{_TRACES}.check:validate", "Read whole files and say what is wrong with them."),
+    "validate": (
+        f"{_TRACES}.check:validate",
+        "Read whole files and report what is wrong with them.",
+    ),
 }
 
 
@@ -59,10 +62,10 @@ def cli() -> None:
     """Simulate the hot buffer of sparse-attention serving (HiSparse) offline.
 
     \b
-    How many misses has my workload at this buffer size?   hisparse-sim sweep
-    And at every other size?                               hisparse-sim mrc
-    How do they develop as a request goes on?              hisparse-sim curve
-    What is in a trace of top-k positions?                 hisparse-sim trace info
+    How many misses does my workload have at a buffer size?   hisparse-sim sweep
+    And at every other size?                                  hisparse-sim mrc
+    How do misses change over decode steps?                   hisparse-sim curve
+    What is in a trace of top-k positions?                    hisparse-sim trace info
 
     Numbers may be written 64k (65,536), lists of them 0-5 or 2048:8192:1024. To complete commands,
     policies and profiles, put `eval "$(_HISPARSE_SIM_COMPLETE=bash_source hisparse-sim)"` into
@@ -72,7 +75,7 @@ def cli() -> None:
 
 @cli.group(cls=Group, elsewhere=_TRACE_COMMANDS)
 def trace() -> None:
-    """Look into, check, cut, capture and convert trace files."""
+    """Describe, check, cut, capture and convert trace files."""
 
 
 if __name__ == "__main__":

@@ -205,7 +205,7 @@ def test_default_file_is_named_after_the_model_and_never_replaced(
     assert [file.name for file in tmp_path.iterdir()] == ["tiny-llama.parquet"]
     result = run(llama, *arguments)
     assert result.exit_code == 2
-    assert "tiny-llama.parquet is a trace already: name another file, or" in result.stderr
+    assert "tiny-llama.parquet is an existing trace: name another file, or" in result.stderr
 
 
 def test_python_brings_a_text_along() -> None:

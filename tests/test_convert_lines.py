@@ -60,7 +60,7 @@ def test_lines_of_the_prompt_are_left_out_and_counted(tmp_path: Path, shift: int
              tmp_path / "out.parquet"]  # fmt: skip
     found = CliRunner().invoke(cli, [*map(str, words)])
     assert found.exit_code == 0, found.output
-    assert "left out 80 rows of the prompt, counted over all layers" in found.stderr
+    assert "left out 80 rows of the prompt, over all layers" in found.stderr
     assert "warning" not in found.stderr
     check(tmp_path / "out.parquet", array, 40, 0)
     assert open_trace(tmp_path / "out.parquet").metadata.notes["prompt_rows_left_out"] == 80

@@ -41,21 +41,21 @@ def test_a_longer_context_misses_more() -> None:
 
 
 def test_every_model_has_a_profile() -> None:
-    assert profile_of(V32).name == "v3.2"
+    assert profile_of(V32).name == "deepseek-v3.2"
     glm52 = load_model("glm-5.2")
     assert profile_of(glm52).name == "glm-5.1"
     assert demand_of(glm52, 32_768).note.endswith("the nearest to glm-5.2")
 
 
 def test_layers_stand_for_all_of_the_model() -> None:
-    for name, layers in (("glm-5.1", 78), ("v3.2", 61)):
+    for name, layers in (("glm-5.1", 78), ("deepseek-v3.2", 61)):
         profile = get_profile(name)
         found = stand_ins(profile, 12)
         assert sum(found.values()) == layers
         noise = [layer_noise(profile, layer) for layer in range(layers)]
         mean = sum(noise[layer] * count for layer, count in found.items()) / layers
         assert mean == pytest.approx(np.mean(noise), rel=0.02)
-    assert stand_ins(get_profile("v3.2"), 12)[0] == 2  # the early layers
+    assert stand_ins(get_profile("deepseek-v3.2"), 12)[0] == 2  # the early layers
 
 
 def test_misses_are_weighted_by_the_layers_they_stand_for() -> None:

@@ -20,7 +20,7 @@ COMMANDS = {
     "synth": "synth --shape cyclic --top-k 8 --context 99 --distinct 40 --steps 3",
     "convert": "convert rows.npy --prompt-len 20 --provenance synthetic",
     "sample": "sample in.parquet --steps 0:5",
-    "export": "export in.parquet",
+    "export": "export in.parquet --to oraclegeneral",
     "capture sglang": f"capture sglang --url URL --model m --layers {MODEL.num_layers} --top-k "
     f"{MODEL.top_k} --max-new-tokens {NEW_TOKENS} --prompts prompts.txt",
 }
@@ -48,7 +48,7 @@ def test_refused_before_any_work(command: str, folder: Path) -> None:
     found = run(command)
     assert found.exit_code == 2, found.output
     assert found.stderr.splitlines()[-1] == (
-        f"Error: {OUT} is a trace already: name another file, or replace it with --force"
+        f"Error: {OUT} is an existing trace: name another file, or overwrite it with --force"
     )
     assert Path(OUT).read_bytes() == before
     assert sorted(folder.iterdir()) == there

@@ -297,7 +297,7 @@ def test_the_engine_is_set_beside_the_textbook() -> None:
 
 
 def test_what_cannot_be_counted(path: Path) -> None:
-    with pytest.raises(TraceError, match="demands top_k = 8 positions at once"):
+    with pytest.raises(TraceError, match="selects top_k = 8 positions per step"):
         hs.mrc(path, "lru", [7])
     with pytest.raises(ValueError, match="name at least one"):
         hs.mrc(path, [])
@@ -323,7 +323,7 @@ def test_command(path: Path, tmp_path: Path) -> None:
     assert text.splitlines()[1].split() == ["buffer", "textbook-lru", "belady", "lru"]
     assert [line.split()[0] for line in text.splitlines()[2:5]] == ["8", "16", "32"]
     assert "counted at every size from 8 to 64 in one pass" in text
-    assert "the engine's lru is at most" in text
+    assert "the engine's lru differs from textbook-lru by at most" in text
     rows = json.loads(run("mrc", path, "--policy", "belady", "--format", "json", "--largest", 9))
     assert [row["buffer"] for row in rows] == [8, 9]
     assert {row["method"] for row in rows} == {"one pass"}

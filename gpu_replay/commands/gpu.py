@@ -19,7 +19,7 @@ KERNEL = click.Choice(["sglang", "native"])
 
 
 class GpuGroup(Group):
-    """Says in one sentence what is missing."""
+    """A group that says in one sentence what is missing."""
 
     def invoke(self, ctx: click.Context) -> Any:
         from hisparse_sim.gpu_replay.kernels.build import GpuError
@@ -49,7 +49,9 @@ def _several(
 
 
 OVERSUBSCRIBE = click.option(
-    "--oversubscribe", is_flag=True, help="With --gpus: let several processes share a GPU, to try."
+    "--oversubscribe",
+    is_flag=True,
+    help="With --gpus: let several processes share one GPU, for a trial.",
 )
 
 
@@ -79,10 +81,10 @@ def info() -> None:
 @gpu.command()
 @click.argument("trace", type=click.Path(path_type=Path))
 @click.option("--kernel", type=KERNEL, default="native", show_default=True)
-@_number("--buffer", 4096, "Slots of a request.")
-@_number("--batch", 1, "Requests at once.")
+@_number("--buffer", 4096, "Slots per request.")
+@_number("--batch", 1, "Requests in a batch.")
 @_number("--layers", 1, "Layers in one captured graph.")
-@click.option("--steps", type=Number(1), help="Only so many steps.")
+@click.option("--steps", type=Number(1), help="Replay only so many steps.")
 @click.option("--start", type=click.Choice(["staged", "direct"]), default="staged")
 @click.option(
     "--kv-entry-bytes",
@@ -94,8 +96,10 @@ def info() -> None:
     show_default=True,
     help="Bytes of a KV entry: one token in one layer; 1152 bf16, 656 fp8.",
 )
-@click.option("--check", is_flag=True, help="Compare every step with the simulator; no timing.")
-@_number("--gpus", 1, "Deal the batch to so many GPUs.")
+@click.option(
+    "--check", is_flag=True, help="Compare every step with the simulator; without timing."
+)
+@_number("--gpus", 1, "Distribute the batch over so many GPUs.")
 @OVERSUBSCRIBE
 @click.option("-o", "--output", type=Output(".json", ".parquet", ""), help="Steps.")
 @quiet_option
@@ -114,7 +118,7 @@ def replay(
     output: Path | None,
     quiet: bool,
 ) -> None:
-    """Replay a trace through a swap-in kernel: measured time beside simulated misses.
+    """Replay a trace through a swap-in kernel: measured time and simulated misses.
 
     Example: hisparse-sim gpu replay sample.parquet --kernel native --batch 16
     """
@@ -155,9 +159,9 @@ def replay(
 
 
 @gpu.command()
-@_several("--batch", default="1,8,32,64", help="Requests at once.")
-@_several("--misses", default="0,64,256,512,1024", help="Misses of each request.", least=0)
-@_several("--buffer", default="2048,4096,6144", help="Slots of a request.")
+@_several("--batch", default="1,8,32,64", help="Requests in a batch.")
+@_several("--misses", default="0,64,256,512,1024", help="Misses per request.", least=0)
+@_several("--buffer", default="2048,4096,6144", help="Slots per request.")
 @_several(
     *("--kv-entry-bytes", "entry_bytes"),
     default="1152,656",
@@ -165,15 +169,17 @@ def replay(
     former=["--item-bytes"],
 )
 @click.option("--kernel", "kernels", type=KERNEL, multiple=True, help="[both, if installed]")
-@_number("--repeats", 30, "Timed rounds of each point.")
+@_number("--repeats", 30, "Timed rounds per point.")
 @click.option(
     "--gpus",
     multiple=True,
     callback=several(int, least=1),
-    help="GPUs at once, a process each: 1,2,4.",
+    help="Numbers of GPUs at once, one process each: 1,2,4.",
 )
-@click.option("--share-host-pool", is_flag=True, help="With --gpus: one host pool for all.")
-@click.option("--pin-numa", is_flag=True, help="With --gpus: run each beside its GPU.")
+@click.option("--share-host-pool", is_flag=True, help="With --gpus: all share one host pool.")
+@click.option(
+    "--pin-numa", is_flag=True, help="With --gpus: pin each process to the NUMA node of its GPU."
+)
 @OVERSUBSCRIBE
 @click.option("-o", "--output", type=Output(".json", ""), help="All samples.")
 @quiet_option
@@ -191,9 +197,9 @@ def bench(
     output: Path | None,
     quiet: bool,
 ) -> None:
-    """Time both kernels, their planning alone, and the copy alone, on a grid of points.
+    """Time both kernels, their planning alone and the copy alone on a grid of points.
 
-    With --gpus: one large copy and the kernels, with one or more GPUs pulling at once.
+    With --gpus: one large copy and the kernels, on one or more GPUs at once.
 
     Example: hisparse-sim gpu bench --batch 1,8 --misses 256,1024 --buffer 4096
     """
@@ -236,7 +242,7 @@ def _installed() -> tuple[str, ...]:
 def _bench_together(
     grid: "Grid", share: bool, oversubscribe: bool, output: Path | None, quiet: bool
 ) -> None:
-    """Measure on several GPUs; the result file is written anew after every row."""
+    """Measure on several GPUs; the result file is rewritten after every row."""
     from hisparse_sim.gpu_replay.bench.lines import together_line
     from hisparse_sim.gpu_replay.bench.results import write_result
     from hisparse_sim.gpu_replay.bench.together import measure_together
@@ -262,11 +268,16 @@ def _bench_together(
 
 @gpu.command()
 @click.option("--name", default="here", show_default=True, help="Name of the profile.")
-@click.option("--from", "source", type=RESULT, help="Fit this result of `gpu bench` instead.")
+@click.option(
+    "--from",
+    "source",
+    type=RESULT,
+    help="Fit this result of `gpu bench` in place of a measurement.",
+)
 @click.option("-o", "--output", type=Output(".toml", ""), required=True, help="The profile.")
 @quiet_option
 def calibrate(name: str, source: Path | None, output: Path, quiet: bool) -> None:
-    """Measure the latency model's figures here and write them as a link profile.
+    """Measure the parameters of the latency model here and write them as a link profile.
 
     Example: hisparse-sim gpu calibrate --name my-server -o links.toml
     """

@@ -48,7 +48,7 @@ FORMER_MODES = {"oracle": "zero-cost"}
     type=Number(1),
     default=256,
     show_default=True,
-    help="Requests at a time, over all instances.",
+    help="Concurrent requests over all instances.",
 )
 @load_options
 @target_options
@@ -57,14 +57,14 @@ FORMER_MODES = {"oracle": "zero-cost"}
     "buffers",
     multiple=True,
     callback=several(int),
-    help="Candidates.  [default: 5 sizes]",
+    help="Buffer sizes to try.  [default: five sizes]",
 )
 @click.option(
     "--ratio",
     "ratios",
     multiple=True,
     callback=several(int),
-    help="Candidates.  [default: 1 to 20]",
+    help="Ratios to try.  [default: 1 to 20]",
 )
 @click.option("--any-layout", is_flag=True, help="Try every layout, not --layout alone.")
 @click.option(
@@ -72,7 +72,7 @@ FORMER_MODES = {"oracle": "zero-cost"}
     type=RenamedChoice(["hisparse", "prefetch", "overlap", "zero-cost"], FORMER_MODES),
     default="hisparse",
     show_default=True,
-    help="How copies are waited for.",
+    help="How swap-in and compute overlap, see `serve`.",
 )
 @policy_option
 @click.option("--config", metavar="JSON", help="Check this --hisparse-config instead.")
@@ -127,7 +127,7 @@ def plan(
     found = asking.plan(
         buffers=buffers,
         ratios=ratios,
-        every=candidates,
+        candidates=candidates,
         progress=counter("candidates served", quiet),
         **asked(options),
     )
@@ -169,7 +169,7 @@ def _chosen(best: Mapping[str, Any], mode: str) -> dict[str, Any]:
     "modes",
     multiple=True,
     type=RenamedChoice(["baseline", "hisparse", "prefetch", "overlap", "zero-cost"], FORMER_MODES),
-    help="May be repeated.  [default: baseline, hisparse, zero-cost]",
+    help="Repeat for several.  [default: baseline, hisparse, zero-cost]",
 )
 @click.option(
     "--buffer", type=Number(1), default=4096, show_default=True, help="device_buffer_size."
@@ -181,7 +181,7 @@ def _chosen(best: Mapping[str, Any], mode: str) -> dict[str, Any]:
     "concurrencies",
     multiple=True,
     callback=several(int),
-    help="Closed loop, over all instances; several values make a curve.  [default: 256]",
+    help="Closed loop with so many requests over all instances; several values make a curve.  [default: 256]",
 )
 @load_options
 @target_options
@@ -195,9 +195,9 @@ def serve(
 ) -> None:
     """Simulate serving over time: throughput, latency, and where the time goes.
 
-    `plan` finds the buffer and ratio to give. Modes: baseline has the whole KV on the GPU; hisparse
-    swaps in before every attention, as the engine does; prefetch and overlap hide copies; zero-cost
-    is the bound in which copies take no time.
+    `plan` finds a buffer and a ratio. Modes: baseline keeps the whole KV cache on the GPU; hisparse
+    swaps in before every attention, as the engine does; prefetch and overlap hide copies behind
+    compute; zero-cost is the bound at which copies take no time.
 
     \b
     hisparse-sim serve --concurrency 8,16,32,64,128,256
@@ -240,7 +240,11 @@ def serve(
 @trace_options("sample")
 @policy_option
 @engine_option(None)
-@click.option("--plot", type=Output(*FIGURE_SUFFIXES), help="Curves beside published points.")
+@click.option(
+    "--plot",
+    type=Output(*FIGURE_SUFFIXES),
+    help="Figure of our throughput curves beside published points.",
+)
 @output_options
 def reproduce(
     traces: tuple[str, ...],
@@ -252,7 +256,7 @@ def reproduce(
     form: str | None,
     output: Path | None,
 ) -> None:
-    """Redo published figures: published, ours, error, how, and what is unexplained.
+    """Reproduce published figures: published, ours, error, how, and what is unexplained.
 
     \b
     hisparse-sim reproduce

@@ -1,11 +1,13 @@
 """The command mrc: parse, call one library function, print."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import click
 
 from hisparse_sim.simulator.commands.replay_options import traces_argument
+from hisparse_sim.simulator.commands.setting_options import known_policies, policy_name
 from hisparse_sim.simulator.views import FIGURE_SUFFIXES
 from hisparse_sim.traces.commands.options import (
     FILE_FORMATS,
@@ -15,11 +17,18 @@ from hisparse_sim.traces.commands.options import (
     open_traces,
     output_form,
     provenance_option,
+    quiet_option,
     selection_options,
 )
-from hisparse_sim.traces.commands.values import several
+from hisparse_sim.traces.commands.values import Name, Number, several
 from hisparse_sim.traces.files import refuse_input
-from hisparse_sim.traces.terminal import note
+from hisparse_sim.traces.terminal import wrote
+
+
+def _policies() -> Iterable[str]:
+    from hisparse_sim.simulator.mrc.counting import POLICIES
+
+    return dict.fromkeys((*POLICIES, *known_policies()))
 
 
 @click.command()
@@ -27,9 +36,10 @@ from hisparse_sim.traces.terminal import note
 @click.option(
     "--policy",
     "policies",
+    type=Name(_policies, listed=True),
     multiple=True,
-    callback=several(str),
-    help="textbook-lru and belady: every size. Others are replayed.  [default: these two and lru]",
+    callback=several(policy_name),
+    help="textbook-lru and belady: all sizes; others are replayed.  [default: these two, lru]",
 )
 @click.option(
     "--buffer",
@@ -37,9 +47,9 @@ from hisparse_sim.traces.terminal import note
     "buffers",
     multiple=True,
     callback=several(int, least=1),
-    help="Where other policies are replayed.  [default: ten sizes from top_k to 8 times top_k]",
+    help="Sizes for the policies that are replayed.  [default: ten from top_k to 8 times top_k]",
 )
-@click.option("--largest", type=click.IntRange(1), help="Largest buffer.  [default: 8 times top_k]")
+@click.option("--largest", type=Number(1), help="Largest buffer.  [default: 8 times top_k]")
 @click.option(
     "--start",
     type=click.Choice(["staged", "direct"]),
@@ -47,25 +57,25 @@ from hisparse_sim.traces.terminal import note
     show_default=True,
     help="staged: prefill on the same GPU; direct: KV arrived in host memory.",
 )
-@click.option("--per-layer", is_flag=True, help="Rows for every request and layer.")
-@click.option("--window", type=click.IntRange(1), help="Rows for every so many steps of them.")
+@click.option("--per-layer", is_flag=True, help="Rows for each request and layer.")
+@click.option("--window", type=Number(1), help="Rows for each window of so many steps.")
 @click.option(
     "--skip-steps",
-    type=click.IntRange(0),
+    type=Number(0),
     default=0,
     show_default=True,
-    help="Leave out the misses of the first steps of every request (the start-up burst).",
+    help="Leave out the first steps of every request (the start-up burst).",
 )
 @selection_options
 @provenance_option
-@click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, help="For the policy random.")
-@click.option("--jobs", type=click.IntRange(1), help="Threads.  [default: all cores]")
-@click.option("--quiet", is_flag=True, help="No progress and no notes on stderr.")
+@click.option("--seed", type=Number(0, 2**63 - 1), default=0, help="For the policy random.")
+@click.option("--jobs", type=Number(1), help="Threads.  [default: all cores]")
+@quiet_option
 @click.option(
     "--format",
     "form",
     type=click.Choice(["table", *FILE_FORMATS]),
-    help="[default: the suffix of -o, else table]",
+    help="[default: by the suffix of -o, else table]",
 )
 @click.option(
     "-o",
@@ -83,10 +93,10 @@ def mrc(
     provenance: str | None,
     **options: Any,
 ) -> None:
-    """Misses at every buffer size, in one pass over the trace.
+    """Misses at all buffer sizes, in one pass over the trace.
 
-    The textbook LRU and the optimum are exact at every size. The engine's LRU orders a step in its
-    own way; it is replayed beside them. See docs/miss-ratio-curves.md.
+    The textbook LRU and MIN (belady) are exact at every size. The engine's LRU orders the slots of
+    a step in its own way; it is replayed for comparison. See docs/miss-ratio-curves.md.
 
     \b
     hisparse-sim mrc
@@ -116,5 +126,4 @@ def mrc(
             name: options[name] for name in ("requests", "layers", "steps", "skip_steps", "window")
         }
         write_rows(stamped(curves.rows, curves.digests, options["seed"], parameters), form, output)
-    if output is not None:
-        note(f"wrote {output}", quiet)
+    wrote(output, quiet)

@@ -12,7 +12,7 @@ from hisparse_sim.traces.terminal import wrote
 @output_options
 @quiet_option
 def list_policies(form: str | None, output: Path | None, quiet: bool) -> None:
-    """List the policies: name, what it does, reference."""
+    """List the policies with a description and a reference."""
     from hisparse_sim.policies import table
     from hisparse_sim.simulator.views.tables import write_rows
     from hisparse_sim.simulator.views.terminal import show_policies

@@ -32,7 +32,7 @@ def list_profiles(
     output: Path | None,
     quiet: bool,
 ) -> None:
-    """Models, machines, links, engines and step times, with figures and sources.
+    """Show models, machines, links, engines and step times, with their figures and sources.
 
     TABLE is models, hardware, links, engines or step_times; NAME one of its rows.
 

@@ -1,5 +1,5 @@
-"""Options that sweep and curve share, and how a sweep that takes long is run: with progress, kept
-work beside the output, and an end by Ctrl-C."""
+"""Options that sweep and curve share, and how a long sweep is run: with progress, with its finished
+work kept beside the output, and with an orderly end on Ctrl-C."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -34,7 +34,7 @@ replay_options = combined(
         type=Name(known_policies, listed=True),
         multiple=True,
         callback=several(policy_name),
-        help="Policies, see `hisparse-sim policies`, or FILE.py:NAME of your own; repeat or "
+        help="Policies, see `hisparse-sim policies`, or FILE.py:NAME of your own; repeat, or "
         "separate by commas.",
     ),
     click.option(
@@ -43,8 +43,8 @@ replay_options = combined(
         "buffers",
         multiple=True,
         callback=several(int, least=1),
-        help="Hot buffer sizes in slots per request and layer: 4096,6k or 2048:8192:1024 (k is "
-        "1,024).  [default: 1, 2, 3 times the top_k of the trace, the largest of several]",
+        help="Hot buffer sizes in slots per request and layer, such as 4096,6k or 2048:8192:1024 "
+        "(k is 1,024).  [default: 1, 2 and 3 times the largest top_k of the traces]",
     ),
     click.option(
         "--start",
@@ -60,7 +60,7 @@ replay_options = combined(
         type=Number(0, 2**63 - 1),
         default=0,
         show_default=True,
-        help="For the policy random.",
+        help="Of the policy random.",
     ),
     click.option("--jobs", type=Number(1), help="Threads.  [default: all cores]"),
     quiet_option,
@@ -80,18 +80,19 @@ def kept_beside(output: Path | None) -> "Kept | None":
 
 @contextmanager
 def long_work(keep: "Kept | None", quiet: bool) -> Iterator["Callable[[Progress], None] | None"]:
-    """Say that kept work is used, and show progress: yields what a sweep reports it to."""
+    """Say that kept work is used, and show progress: yields the function that a sweep reports
+    to."""
     from hisparse_sim.simulator.views.progress import progress
 
     if keep is not None and keep.holds_work:
-        note(f"going on from what {keep.path} holds of this sweep", quiet)
+        note(f"resuming from the finished work in {keep.path}", quiet)
     with progress(quiet) as report:
         yield report
 
 
 def judge(swept: "Sweep", keep: "Kept | None", quiet: bool) -> None:
-    """Print the notes of a sweep; fail if it was interrupted and there is nothing to show, or a
-    file from which the same command continues."""
+    """Print the notes of a sweep; fail if it was interrupted and has nothing to show, or has a file
+    from which the same command resumes."""
     for each in swept.notes:
         note(in_options(each, click.get_current_context().command), quiet)
     if swept.interrupted and (keep is not None or not swept.finished):
@@ -102,8 +103,8 @@ def judge(swept: "Sweep", keep: "Kept | None", quiet: bool) -> None:
 
 
 def end(swept: "Sweep", keep: "Kept | None", quiet: bool) -> None:
-    """Remove what the output has made superfluous; exit with 130 if Ctrl-C ended the sweep, whose
-    finished rows are on stdout by then."""
+    """Remove the kept work, now that the output is written; exit with 130 if Ctrl-C ended the
+    sweep, whose finished rows are on stdout by then."""
     if keep is not None and keep.remove():
         note(
             f"{keep.path} still keeps the finished work of another sweep with this output; delete"

@@ -23,17 +23,17 @@ from hisparse_sim.traces.terminal import note
 @click.option(
     "--profiles",
     type=click.Path(),
-    help="TOML file with the models and links that the results name and that are not shipped.",
+    help="TOML file with profiles of models and links that are not shipped.",
 )
 @quiet_option
 def report(
     results: tuple[str, ...], output: Path, title: str | None, profiles: str | None, quiet: bool
 ) -> None:
-    """Write one HTML page of what was found: curves, policies, layers, cost, plan.
+    """Write one HTML page of results: curves, policies, layers, cost, plan.
 
     RESULT: files that sweep, curve, plan, serve, reproduce and gpu bench wrote with -o (csv, json,
-    jsonl, parquet), in any number; at least one of a sweep. The page needs no network and can be
-    mailed.
+    jsonl, parquet), in any number, at least one of them by sweep. The page works offline and can be
+    sent by mail.
 
     \b
     hisparse-sim sweep --per-layer --ratio 8 -o rows.parquet

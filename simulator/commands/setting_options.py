@@ -1,4 +1,4 @@
-"""Options that plan and serve share: those of a `Scenario`, with its defaults."""
+"""Options that plan and serve share: the fields of a `Scenario`, with its defaults."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def known_policies() -> Iterable[str]:
 
 
 def policy_name(text: str) -> str:
-    """Return the name that results give a policy: belady for min, which is the same."""
+    """Return the name of a policy in results: belady for min, which is another name of it."""
     from hisparse_sim.policies import ALIASES
 
     return ALIASES.get(text.lower(), text)
@@ -47,14 +47,14 @@ policy_option = click.option(
     callback=lambda ctx, parameter, given: policy_name(given),
     default="lru",
     show_default=True,
-    help="The engine's own is lru.",
+    help="Eviction policy; the engine has lru.",
 )
 kv_dtype_option = click.option(
     "--kv-dtype",
     type=click.Choice(["bf16", "fp8", "fp8-raw"]),
     default=Scenario.kv_dtype,
     show_default=True,
-    help="KV cache entries: 1152, 656 or 576 bytes per token and layer.",
+    help="KV entries of 1152, 656 or 576 bytes per token and layer.",
 )
 kernel_option = click.option(
     "--kernel",
@@ -143,7 +143,7 @@ host_options = combined(
     click.option(
         "--host-gib",
         type=POSITIVE,
-        help="Host memory for the pool of one GPU.  [default: its share of the machine's]",
+        help="Host memory for the pool of one GPU.  [default: its share of the machine]",
     ),
 )
 machine_options = combined(
@@ -152,14 +152,14 @@ machine_options = combined(
         type=Name(known_profiles("hardware")),
         default=Scenario.hardware,
         show_default=True,
-        help="Machine profile.",
+        help="Profile of the machine.",
     ),
     click.option(
         "--layout",
         type=click.Choice(["dp8-tp8", "dp8-ep8", "tp8", "dp16-ep16"]),
         default=Scenario.layout,
         show_default=True,
-        help="Data-parallel attention (dp) with the experts TP or EP, or TP for everything.",
+        help="Data-parallel attention (dp) with TP or EP experts, or TP for the whole model.",
     ),
     kv_dtype_option,
     click.option(
@@ -167,10 +167,12 @@ machine_options = combined(
         type=Real(0, 1, min_open=True, max_open=True),
         default=Scenario.mem_fraction_static,
         show_default=True,
-        help="Share of the GPU for weights and KV.",
+        help="Share of GPU memory for weights and KV cache, as the engine's option.",
     ),
     click.option(
-        "--device-pool-gib", type=POSITIVE, help="GPU memory for KV.  [default: what is left]"
+        "--device-pool-gib",
+        type=POSITIVE,
+        help="GPU memory for the KV cache.  [default: what the weights leave]",
     ),
     click.option(
         "--max-total-tokens",
@@ -186,76 +188,77 @@ deployment_options = combined(
         type=Name(known_profiles("models")),
         default=Scenario.model,
         show_default=True,
-        help="Model profile.",
+        help="Profile of the model.",
     ),
     machine_options,
     click.option(
         "--early-stops",
         is_flag=True,
-        help="Requests may end before their limit (no ignore_eos): admitted by an estimate.",
+        help="Requests may end before their limit (no ignore_eos), so admission estimates their "
+        "length.",
     ),
     click.option(
         "--disaggregated",
         is_flag=True,
-        help="Prefill runs on instances of its own, each like one that decodes.",
+        help="Prefill runs on separate instances of the same kind.",
     ),
     click.option(
         "--prefill-instances",
         type=Number(1),
-        help="So many of them.  [default: plan tries what decode can use, serve 1]",
+        help="Prefill instances.  [default: plan searches, serve takes 1]",
     ),
     click.option(
         "--decode-instances",
         type=Number(1),
-        help="Instances that decode, where prefill is apart.  [default: as above]",
+        help="Decode instances, with --disaggregated.  [default: as above]",
     ),
     click.option(
         "--transfer-gb-s",
         type=POSITIVE,
         default=Scenario.transfer_gb_s,
         show_default=True,
-        help="From prefill to decode, each GPU.",
+        help="KV transfer from prefill to decode, GB/s per GPU.",
     ),
     click.option(
         "--max-running-requests",
         type=Number(1),
         default=Scenario.max_running_requests,
         show_default=True,
-        help="Over all ranks.",
+        help="Limit over all ranks.",
     ),
     click.option(
         "--chunked-prefill-size",
         type=Number(64),
         default=Scenario.chunked_prefill_size,
         show_default=True,
-        help="Over all ranks.",
+        help="Tokens per step, over all ranks.",
     ),
     kernel_option,
     click.option("--profiles", type=click.Path(), help="TOML file with your own profiles."),
     click.option(
         "--step-times",
         metavar="FILE|aiconfigurator|roofline",
-        help="Compute times.  [default: the shipped table, else a roofline]",
+        help="Compute time of steps.  [default: the shipped table, else a roofline]",
     ),
     click.option(
         "--prompt",
         type=Number(1),
         default=Scenario.prompt,
         show_default=True,
-        help="Tokens; k counts 1,024: 64k is 65,536.",
+        help="Tokens of a prompt; k is 1,024, so 64k is 65,536.",
     ),
     click.option(
         "--output-len",
         type=Number(1),
         default=Scenario.output_len,
         show_default=True,
-        help="Tokens.",
+        help="Tokens of an output.",
     ),
     trace_options("synthetic, of the model"),
     click.option(
         "--miss-curve",
         type=click.Path(),
-        help="Rows of a sweep (buffer, miss_rate) for this load, instead of a replay.",
+        help="Result file of a sweep (buffer, miss_rate) of this load, in place of a replay.",
     ),
 )
 load_options = combined(

@@ -51,7 +51,8 @@ COSTS = (  # options that say what costs are of
     "ratios",
     multiple=True,
     callback=several(int, least=1),
-    help="host_to_device_ratio: adds what fits into memory and the bytes over the link.",
+    help="host_to_device_ratio: add how many requests fit into memory, and the bytes over the "
+    "link.",
 )
 @model_option
 @machine_options
@@ -60,7 +61,7 @@ COSTS = (  # options that say what costs are of
     type=Number(0, 2**31 - 1),
     default=0,
     show_default=True,
-    help="Tokens that a request still grows by after the trace, for memory.",
+    help="With --ratio: tokens by which requests still grow after the trace.",
 )
 @swap_in_options
 @output_options
@@ -74,10 +75,10 @@ def sweep(
     quiet: bool,
     **options: Any,
 ) -> None:
-    """Misses of every policy at every buffer size.
+    """Count the misses of policies at several buffer sizes.
 
-    TRACE: trace files or globs; the bundled sample if there is none. With -o an interrupted sweep
-    goes on with the same command: FILE.partial keeps what is finished.
+    TRACE: trace files or globs; the bundled sample if none is given. With -o, the same command
+    resumes an interrupted sweep: FILE.partial keeps the finished work.
 
     \b
     hisparse-sim sweep --buffer 4096 --ratio 8
@@ -92,7 +93,11 @@ def sweep(
     form = output_form(form, output)
     memory = bool(options["ratios"] or options["model"])
     link = options["link"] is not None
-    refuse_without("--ratio", memory, "--device-pool-gib", "--host-gib", "--output-len")
+    refuse_without(
+        *("--ratio", memory, "--hardware", "--layout", "--mem-fraction-static"),
+        *("--device-pool-gib", "--max-total-tokens", "--host-memory", "--host-gib", "--engine"),
+        "--output-len",
+    )
     refuse_without("--link", link, "--kernel", "--batch")
     refuse_without("--ratio or --link", memory or link, "--kv-dtype", "--profiles")
     opened = open_traces(traces, options.pop("provenance"))
@@ -143,7 +148,7 @@ def sweep(
     "--format",
     "form",
     type=click.Choice(FILE_FORMATS),
-    help="Data instead of a figure.",
+    help="Write data in place of a figure.",
 )
 @click.option(
     "-o",
@@ -163,10 +168,10 @@ def curve(
     quiet: bool,
     **options: Any,
 ) -> None:
-    """Draw misses per step, or their time, over a rolling window.
+    """Draw the misses of decode steps, or their time, as a rolling mean.
 
-    One line per policy and buffer, the mean over layers, with a band over them. The default policy
-    is lru.
+    One line per policy and buffer: the mean over layers, with a band for their spread. The default
+    policy is lru.
 
     \b
     hisparse-sim curve -o curve.svg

@@ -1,4 +1,4 @@
-"""The command `trace info`: it shows by the views of this folder what `traces` measures."""
+"""The command `trace info`: the views of this folder show what `traces` measures."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,11 +25,9 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("paths", metavar="[TRACE]...", nargs=-1)
 @provenance_option
+@click.option("--full", is_flag=True, help="Show the locality: overlap, reuse, working set, drift.")
 @click.option(
-    "--full", is_flag=True, help="How positions are used again: overlap, reuse, working set, drift."
-)
-@click.option(
-    "--plot", type=Output(*FIGURE_SUFFIXES), help="Figure of that (.png, .svg, .pdf); --full."
+    "--plot", type=Output(*FIGURE_SUFFIXES), help="Figure of the locality (.png, .svg, .pdf)."
 )
 @output_options
 @quiet_option
@@ -42,9 +40,9 @@ def info(
     output: Path | None,
     quiet: bool,
 ) -> None:
-    """Describe a trace: what it holds, how local its demand is.
+    """Describe a trace: its contents and how local its accesses are.
 
-    With --full several traces are compared, a line each.
+    With --full, several traces are compared, one line each.
 
     \b
     hisparse-sim trace info
@@ -61,7 +59,7 @@ def info(
         show_full_info(opened, plot, form, output, quiet)
         return
     if len(opened) > 1:
-        raise click.UsageError("several traces are compared with --full")
+        raise click.UsageError("give --full to compare several traces")
     from hisparse_sim.simulator.views.tables import write_rows
     from hisparse_sim.simulator.views.terminal import show_trace_info
     from hisparse_sim.traces import info as describe

@@ -83,7 +83,7 @@ def plan(
     any_layout: bool = False,
     mode: str = "hisparse",
     policy: str | Policy = "lru",
-    every: bool = False,
+    candidates: bool = False,
     progress: PlanProgress | None = None,
     max_tpot_ms: float | None = None,
     max_ttft_s: float | None = None,
@@ -115,7 +115,7 @@ def plan(
         How copies are waited for.
     max_tpot_ms, max_ttft_s, percentile, max_miss_rate
         Targets: for that percentile of the requests; misses as a share, 0 to 1.
-    every
+    candidates
         Serve all candidates, not the finalists alone.
     progress
         Gets (candidates served, how many are known to be) as they are served.
@@ -153,7 +153,7 @@ def plan(
         other_layouts=asked.in_other_layouts(mode, policy) if any_layout else (),
         other_policies=() if asked.miss_curve else OTHER_POLICIES,
         linked=load_hardware(LINKED, asked.profiles),
-        every=every,
+        every=candidates,
         progress=progress,
     )
     return Planned(**vars(found), setting=setting, aim=aim, origin=origin, notes=notes)

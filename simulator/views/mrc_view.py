@@ -6,22 +6,20 @@ import numpy as np
 import pandas as pd
 
 from hisparse_sim.simulator.mrc.curves import REPLAY, MissCurves, engine_difference
+from hisparse_sim.simulator.replay.metrics import origins
 from hisparse_sim.simulator.views.tables import print_table
 
 _MOST_LINES = 12
 
 
 def show_mrc(curves: MissCurves, output: Path | None = None) -> None:
-    """Print a line per buffer size and a column per policy: misses in per cent of all demands, all
-    lines of the curves summed up."""
+    """Print a line per buffer size and a column per policy: misses in per cent of all
+    accesses, summed over the lines of the curves."""
     total = curves.summed()
     first = total.lines.iloc[0]
     rows = total.rows.groupby(["policy", "buffer"], sort=False)[["misses", "accesses"]].sum()
     rates = (rows["misses"] / rows["accesses"]).unstack("policy")[list(curves.of)]
     table = rates.loc[_shown(curves, rates)].reset_index()
-    names = total.lines["trace"].drop_duplicates()
-    where = names.iloc[0] if len(names) == 1 else f"{len(names)} traces"
-    origins = ", ".join(total.lines["provenance"].drop_duplicates())
     print_table(
         table,
         {
@@ -29,14 +27,15 @@ def show_mrc(curves: MissCurves, output: Path | None = None) -> None:
             **{policy: (policy, _percent) for policy in curves.of},
         },
         output,
-        before=f"Misses, % of demands, by buffer size: {where} ({origins}), {curves.start} start",
+        before="Misses, % of accesses, by buffer size: "
+        f"{', '.join(origins(total.lines))}, {curves.start} start",
         after=_notes(curves, first),
     )
 
 
 def _shown(curves: MissCurves, rates: pd.DataFrame) -> list[int]:
-    """Return the sizes that some policy was replayed at, else some of all sizes, near each other
-    where the curve is steep."""
+    """Return the sizes at which a policy was replayed, else some of all sizes, close together where
+    the curve is steep."""
     replayed = [curve.sizes for curve in curves.of.values() if curve.method == REPLAY]
     if replayed:
         return np.unique(np.concatenate(replayed)).tolist()  # type: ignore[no-any-return]
@@ -62,8 +61,8 @@ def _notes(curves: MissCurves, first: pd.Series) -> str:
     if difference := engine_difference(curves):
         apart, size = difference
         lines.append(
-            f"the engine's lru is at most {100 * abs(apart):.2f} points from the textbook's, at"
-            f" {size:,} slots ({100 * apart:+.2f})"
+            f"the engine's lru differs from textbook-lru by at most {100 * abs(apart):.2f} points, "
+            f"at {size:,} slots ({100 * apart:+.2f})"
         )
     return "\n" + "\n".join(lines)
 

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Sequence
-from io import TextIOWrapper
 from pathlib import Path
 
 from hisparse_sim.traces.capture.longbench import HUB_ID, load_longbench, select
@@ -20,9 +19,10 @@ def read_prompt_file(path: Path) -> list[tuple[str, str]]:
 
     Raises TraceError naming file and line, also for an id that came before.
     """
+    with opened(path) as file:
+        raw = file.read()
     try:
-        with opened(path) as file, TextIOWrapper(file, encoding="utf-8") as reader:
-            content = reader.read()
+        content = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise TraceError(f"{path} is no UTF-8 text (byte {error.start})") from None
     if path.suffix.lower() != ".jsonl":

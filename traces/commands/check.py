@@ -23,9 +23,9 @@ from hisparse_sim.traces.terminal import escaped, note, wrote
 @click.argument("paths", metavar="TRACE...", nargs=-1, required=True)
 @provenance_option
 def validate(paths: tuple[str, ...], provenance: str | None) -> None:
-    """Read whole files and say what is wrong with them.
+    """Read whole files and report what is wrong with them.
 
-    Exit code 1 if anything is.
+    The exit code is 1 if something is.
 
     \b
     hisparse-sim trace validate captured/*.parquet

@@ -23,44 +23,48 @@ from hisparse_sim.traces.terminal import note, wrote
 
 @click.command()
 @click.argument("source", type=click.Path(path_type=Path))
-@click.option("--from", "form", metavar="FORMAT", help="See above.  [default: told by the file]")
+@click.option("--from", "form", metavar="FORMAT", help="One of the above.  [default: detected]")
 @trace_output_option
 @force_option
-@click.option("--model", default="", help="Name, for the metadata.")
+@click.option("--lz4", is_flag=True, help="Compress an .arrow file, to a third of its size.")
+@click.option("--model", default="", help="Name of the model, for the metadata.")
 @click.option("--dataset", default="", help="Where the prompts come from, for the metadata.")
-@click.option("--prompt-len", type=Number(0), help="Tokens of the prompt, whose rows are left out.")
+@click.option("--prompt-len", type=Number(0), help="Tokens of the prompt; their rows are left out.")
 @config_option
 @click.option("--layers", "num_layers", type=Number(1), help="Layers of the model.")
-@click.option("--top-k", type=Number(1), help="Positions that a row lists at most.")
+@click.option("--top-k", type=Number(1), help="Largest number of positions in a row.")
 @click.option(
     "--layer",
     "layers",
     multiple=True,
     callback=several(int, distinct=False),
-    help="Numbers of all layers in the file, in its order.  [default: 0, 1, ...]",
+    help="Numbers of the layers in the file, in its order.  [default: 0, 1, ...]",
 )
 @click.option(
     "--first-position",
     type=Number(0),
-    help="Position of the query in row 0; rows before --prompt-len are the prompt's and left out.  "
-    "[default: 0 in answers, --prompt-len in arrays]",
+    help="Position of the query in row 0; rows before --prompt-len belong to the prompt and are "
+    "left out.  [default: 0 in answers, --prompt-len in arrays]",
 )
-@click.option("--request", help="Id of the request, where the file holds one.")
+@click.option("--request", help="Id of the request, if the file holds a single one.")
 @click.option(
     "--unit",
     default="token",
     show_default=True,
-    help="What a position of the file counts: token, or block4 (or another number) for blocks of 4 "
-    "tokens. Lengths (--prompt-len, --first-position, seq_len_current) are tokens all the same.",
+    help="Unit of positions in the file: token, or block4 (or another number) for blocks of 4 "
+    "tokens. Lengths (--prompt-len, --first-position, seq_len_current) are in tokens all the same.",
 )
 @provenance_option
 @quiet_option
 def convert(
     source: Path, form: str | None, output: Path, force: bool, quiet: bool, **options: Any
 ) -> None:
-    """Make a trace file of what an engine or a script saved.
+    """Make a trace file from what an engine or a script saved, or from a trace file.
+
+    An .arrow file is larger than Parquet and read several times faster.
 
     \b
+    trace   a trace file (Parquet or Arrow), written again with its metadata
     sglang  answers of /generate with "return_indexer_topk": true (JSON or JSONL)
     vllm    answers with indexer_topk, base64 of a .npy file (JSON or JSONL)
     array   .npy, .npz or .pt of (steps, layers, top_k) positions, padded with -1
@@ -69,6 +73,7 @@ def convert(
     \b
     hisparse-sim trace convert answers.jsonl --layers 61 --top-k 2048 -o answers.parquet
     hisparse-sim trace convert rows.npy --prompt-len 32768 --provenance dsa-serving -o rows.parquet
+    hisparse-sim trace convert rows.parquet -o rows.arrow
     """
     from hisparse_sim.traces.importers.convert import convert as run
     from hisparse_sim.traces.importers.prompt_rows import LEFT_OUT
@@ -79,8 +84,8 @@ def convert(
         note("warning: " + in_options(doubt, click.get_current_context().command), False)
 
     made = run(source, output, form, warn=warn, **options)
-    if left_out := made.notes.get(LEFT_OUT):
-        note(f"left out {left_out:,} rows of the prompt, counted over all layers", quiet)
+    if isinstance(made.notes, dict) and (left_out := made.notes.get(LEFT_OUT)):
+        note(f"left out {left_out:,} rows of the prompt, over all layers", quiet)
     wrote(output, quiet)
 
 
@@ -108,10 +113,10 @@ def export(
     quiet: bool,
     **selection: Any,
 ) -> None:
-    """Write a trace as other simulators read it: one access per demanded position.
+    """Write a trace in the format of other simulators: one access per selected position.
 
-    Choose one request and layer to compare miss counts: every (request, layer) has a cache of its
-    own here.
+    To compare miss counts, choose one request and one layer: each (request, layer) has a cache of
+    its own here.
 
     \b
     hisparse-sim trace export trace.parquet --layer 14 -o layer14.oracleGeneral

@@ -1,4 +1,4 @@
-"""Groups of commands: loaded from their rooms when called, errors said in one sentence.
+"""Groups of commands: loaded from their folders when called; errors are one sentence.
 
 Exit codes: 0 done, 1 failed, 2 wrong usage, 128 + the number of the signal that ended the command.
 """
@@ -21,13 +21,13 @@ from hisparse_sim.traces.terminal import escaped
 
 
 class Interrupted(click.ClickException):
-    """Ctrl-C ended the work; the message says what is left of it."""
+    """Ctrl-C ended the work; the message says what remains of it."""
 
     exit_code = 130
 
 
 class Group(click.Group):
-    """A group that explains errors in one sentence and loads commands of other rooms when
+    """A group that reports errors in one sentence and loads commands from other folders when
     needed."""
 
     def __init__(
@@ -73,7 +73,7 @@ class Group(click.Group):
         if sys.stdout is None:  # closed by the caller, who wants no data
             sys.stdout = open(os.devnull, "w")  # noqa: SIM115
         if isinstance(sys.stdout, TextIOWrapper) and sys.stdout.errors == "strict":
-            sys.stdout.reconfigure(errors="backslashreplace")  # ids in a terminal without UTF-8
+            sys.stdout.reconfigure(errors="backslashreplace")  # for ids on a terminal without UTF-8
         try:
             with _signals_end():
                 return super().invoke(ctx)
@@ -109,7 +109,7 @@ class Group(click.Group):
 @contextmanager
 def _signals_end() -> Iterator[None]:
     """Let signals that ask a program to end clean up as Ctrl-C does; exit with 128 + their number,
-    as a shell says it."""
+    as shells report it."""
 
     def end(number: int, _: Any) -> None:
         raise SystemExit(128 + number)

@@ -15,21 +15,21 @@ import click
 
 from hisparse_sim.traces.commands.values import Output, refuse_suffix, several, step_range
 from hisparse_sim.traces.file.metadata import PROVENANCES
-from hisparse_sim.traces.files import holds_trace, refuse_input
+from hisparse_sim.traces.files import TRACE_SUFFIXES, holds_trace, refuse_input
 
 if TYPE_CHECKING:
     from hisparse_sim.traces.file.reader import Trace
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-SAMPLE = "sample"  # names the bundled trace wherever a trace file is asked for
+SAMPLE = "sample"  # the name of the bundled trace, in place of a trace file
 FILE_FORMATS = ("csv", "json", "jsonl", "parquet")
 TABLE_SUFFIXES = ("", ".txt")
 
 
 def in_options(text: str, command: click.Command) -> str:
-    """Return a sentence of the library with the arguments that it names (`buffers`) as the options
-    of the command (--buffer)."""
+    """Return a sentence of the library with its arguments (`buffers`) as options of the command
+    (--buffer)."""
     option_of = {}
     for parameter in command.params:
         if isinstance(parameter, click.Option):
@@ -70,10 +70,14 @@ def combined(*options: Callable[[Command], Command]) -> Callable[[Command], Comm
 provenance_option = click.option(
     "--provenance",
     type=click.Choice(PROVENANCES),
-    help="Where the positions come from, for a trace that does not say.",
+    help="Origin of the positions, for a trace that does not state it.",
 )
 layer_option = click.option(
-    "--layer", "layers", multiple=True, callback=several(int), help="Only these: 4,9 or 0-5."
+    "--layer",
+    "layers",
+    multiple=True,
+    callback=several(int),
+    help="Only these layers, such as 4,9 or 0-5.",
 )
 selection_options = combined(
     click.option(
@@ -81,28 +85,31 @@ selection_options = combined(
         "requests",
         multiple=True,
         callback=lambda ctx, parameter, given: given or None,  # see `chosen_requests`
-        help="Only these; repeat, or separate by commas where an id has none.",
+        help="Only these requests; repeat, or separate by commas if ids have none.",
     ),
     layer_option,
     click.option(
-        "--steps", callback=step_range, metavar="FIRST:STOP", help="Only steps FIRST..STOP-1."
+        "--steps",
+        callback=step_range,
+        metavar="FIRST:STOP",
+        help="Only the steps FIRST to STOP - 1.",
     ),
 )
 trace_output_option = click.option(
     "-o",
     "--output",
-    type=Output(".parquet", ""),
+    type=Output(*TRACE_SUFFIXES),
     required=True,
     help="The trace file to write.",
 )
 config_option = click.option(
     "--config",
     type=click.Path(exists=True, path_type=Path),
-    help="config.json of the model, or its folder: for --layers, --top-k, and for which layers "
-    "share their positions.",
+    help="config.json of the model, or its folder: gives --layers, --top-k, and which layers share "
+    "their positions.",
 )
 quiet_option = click.option("--quiet", is_flag=True, help="No progress and no notes on stderr.")
-force_option = click.option("--force", is_flag=True, help="Replace a trace file that is there.")
+force_option = click.option("--force", is_flag=True, help="Overwrite an existing trace file.")
 output_options = combined(
     click.option(
         "--format",
@@ -146,13 +153,13 @@ def refuse_replacing(
     """Raise UsageError if a trace would be replaced without --force, TraceError if `output` is one
     of the files that are read.
 
-    Every command that writes a trace asks before it does anything. A file that is no trace (an
-    empty temporary one, say) may be replaced.
+    Every command that writes a trace calls this first. A file that is not a trace (an empty
+    temporary one, say) may be replaced.
     """
     refuse_input(output, inputs)
     if not force and holds_trace(output):
         raise click.UsageError(
-            f"{output} is a trace already: name another file, or replace it with --force"
+            f"{output} is an existing trace: name another file, or overwrite it with --force"
         )
 
 
@@ -161,7 +168,7 @@ def output_form(
 ) -> str:
     """Return the format asked for, else that of the file's suffix; table for one of `others`.
 
-    Refuses at once what could not be written after the work, and a suffix that says nothing.
+    Refuses a file that could not be written, and an unknown suffix, before any work is done.
     """
     from hisparse_sim.traces.files import refuse_unwritable
 

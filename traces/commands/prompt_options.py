@@ -1,4 +1,4 @@
-"""The options that name prompts."""
+"""Options that name prompts."""
 
 from pathlib import Path
 
@@ -11,28 +11,33 @@ prompt_options = combined(
     click.option(
         "--prompts",
         type=click.Path(exists=True, dir_okay=False, path_type=Path),
-        help="One prompt a line: JSON with `text` and an optional `request`; or a plain text file "
-        "as one prompt.",
+        help="One prompt per line: JSON with `text` and an optional `request`; or a plain text "
+        "file as one prompt.",
     ),
     click.option(
         "--longbench",
-        metavar="FILE|hub",
-        help="LongBench v2: `hub`, or a local JSON, JSONL, Parquet or Arrow file.",
+        metavar="PATH|hub",
+        help="LongBench v2: `hub`, a local JSON, JSONL, Parquet or Arrow file, or a folder of "
+        "save_to_disk.",
     ),
-    click.option("--domain", "domains", multiple=True, callback=several(str), help="Only these."),
+    click.option(
+        "--domain", "domains", multiple=True, callback=several(str), help="Only these domains."
+    ),
     click.option(
         "--length",
         "lengths",
         multiple=True,
         callback=several(str),
-        help="Only these: short, medium, long.",
+        help="Only these lengths: short, medium, long.",
     ),
-    click.option("--count", type=Number(1), help="So many of them; of LongBench at random."),
+    click.option(
+        "--count", type=Number(1), help="How many; those of LongBench are drawn at random."
+    ),
     click.option(
         "--seed",
         type=Number(0, 2**63 - 1),
         default=0,
         show_default=True,
-        help="Of that choice.",
+        help="Seed of that draw.",
     ),
 )

@@ -34,15 +34,17 @@ def _shapes() -> Iterable[str]:
 @click.option(
     "--profile", type=Name(_profiles), help="Model whose published figures it is fitted to."
 )
-@click.option("--shape", type=Name(_shapes), help="An extreme pattern instead, for tests.")
+@click.option(
+    "--shape", type=Name(_shapes), help="An extreme pattern in place of a profile, for tests."
+)
 @trace_output_option
 @force_option
-@click.option("--context", "prompt_len", type=Number(0), help="Prompt, in tokens.")
+@click.option("--context", "prompt_len", type=Number(0), help="Tokens of the prompt.")
 @click.option("--steps", type=Number(1), help="Decode steps.")
-@click.option("--top-k", type=Number(1), help="Positions of a step: tokens, in qsa blocks.")
+@click.option("--top-k", type=Number(1), help="Positions per step: tokens, or blocks for qsa.")
 @layer_option
 @click.option("--requests", type=Number(1), help="[default: 1]")
-@click.option("--distinct", type=Number(1), help="Positions that a shape goes through.")
+@click.option("--distinct", type=Number(1), help="Positions that a shape uses.")
 @click.option("--seed", type=Number(0, 2**63 - 1), help="[default: 0]")
 @quiet_option
 def synth(
@@ -63,9 +65,9 @@ def synth(
     Profiles: glm-5.1, deepseek-v3.2, qsa.
     Shapes: cyclic, thrash, all-new, none-new, step-change.
 
-    A profile takes context, steps and top_k from the model it was fitted to, unless given. The
-    file says `synthetic` and holds the fit: what was published, what achieved. Positions of qsa
-    (Qwen QSA) are blocks of 4 tokens: its misses can be replayed, but not priced.
+    Context, steps and top_k are those of the model that the profile was fitted to, unless given.
+    The file says `synthetic` and holds the fit: the published figures and those achieved. Positions
+    of qsa (Qwen QSA) are blocks of 4 tokens: misses are replayed, but no cost is computed.
 
     \b
     hisparse-sim trace synth --profile glm-5.1 --layer 0,20,40,60 -o synth-glm.parquet

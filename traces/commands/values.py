@@ -1,4 +1,4 @@
-"""What options take, parsed alike by all commands: numbers and ranges of them, names, files.
+"""Values of options, parsed alike by all commands: numbers and ranges of them, names, files.
 
 Nothing here loads a heavy library.
 """
@@ -24,9 +24,9 @@ _MOST_VALUES = 100_000
 
 
 def whole(text: str) -> int:
-    """Return the number that a text such as 4096, 4_096, 64k (65,536) or 1m (1,048,576) says.
+    """Return the number in a text such as 4096, 4_096, 64k (65,536) or 1m (1,048,576).
 
-    Raises ValueError if it says none.
+    Raises ValueError if it is none.
     """
     digits = text.strip().lower()
     unit = _UNITS.get(digits[-1:], 1)
@@ -56,7 +56,7 @@ def wholes(text: str) -> Sequence[int]:
 
 
 class Number(click.IntRange):
-    """A whole number within bounds, as `whole` reads it; without another at most MOST_COUNT."""
+    """A whole number within bounds, as `whole` reads it; at most MOST_COUNT unless stated."""
 
     name = "number"
 
@@ -72,7 +72,7 @@ class Number(click.IntRange):
 
 
 class Real(click.FloatRange):
-    """A finite number within bounds; one that is not 0 is at least 1e-9 and at most 1e18."""
+    """A finite number within bounds; if not 0, it is at least 1e-9 and at most 1e18."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         number = super().convert(value, param, ctx)
@@ -128,7 +128,7 @@ def step_range(
 
 
 class Name(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
-    """A name that the shell completes from those that are known; the library judges it.
+    """A name that the shell completes from the known ones; the library checks it.
 
     `known` is called at completion only. With `listed`, names may be separated by commas.
     """
@@ -151,7 +151,7 @@ class Name(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4
 
 
 class Output(click.Path):
-    """A file to write, whose suffix says what is written: one of `suffixes`, or a device."""
+    """A file to write, with one of `suffixes`, or a device."""
 
     def __init__(self, *suffixes: str):
         super().__init__(dir_okay=False, path_type=Path)

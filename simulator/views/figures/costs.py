@@ -1,4 +1,4 @@
-"""Figures of what misses cost: time, throughput, memory."""
+"""Figures of the cost of misses: time, throughput, memory."""
 
 from typing import TYPE_CHECKING
 
@@ -34,7 +34,7 @@ def latency(points: pd.DataFrame, *, provenance: str = "", axes: "Axes | None" =
     """Draw the swap-in time of a layer: measured points, and predicted ones joined by lines.
 
     `points`: columns `batch, misses` (of each request) and `measured_us`, `predicted_us` or both;
-    nan where there is none. A colour and marker per batch."""
+    nan where there is none. Each batch has a colour and a marker."""
     _need(points, "batch misses", "the latency figure")
     kinds = [name for name in ("predicted_us", "measured_us") if name in points]
     if not kinds:
@@ -73,12 +73,14 @@ def throughput(rows: pd.DataFrame, *, axes: "Axes | None" = None) -> "Axes":
     """Draw output tokens per second over concurrent requests, a line per mode.
 
     `rows`: those of `serve`, columns `mode, load, tokens_per_s`; open loops (a load per second) are
-    left out. Raises ValueError if nothing is left."""
+    left out. Raises ValueError if nothing is left, or for runs of several settings."""
     _need(rows, "mode load tokens_per_s", "the throughput figure")
     loads = pd.to_numeric(rows["load"], errors="coerce")
     closed = rows.assign(concurrency=loads)[loads.notna()]
     if closed.empty:
         raise ValueError("no closed loop to draw: run serve with `concurrencies`")
+    if closed.duplicated(["mode", "concurrency"]).any():
+        raise ValueError("the runs are of several settings: draw those of one")
     with styled():
         axes = axes or new_axes(5.6, 3.4)
         draw_lines(axes, closed, "mode", "concurrency", "tokens_per_s")
@@ -102,11 +104,13 @@ def plan_pareto(candidates: pd.DataFrame, *, axes: "Axes | None" = None) -> "Axe
 
     A colour and marker per buffer, the area by pinned host memory, the ratio beside points that no
     other beats in both, as far as there is room. `candidates`: `Plan.candidates` or `Plan.pareto`;
-    those that cannot run are left out. Raises ValueError if none can."""
+    those that cannot run are left out. Raises ValueError if none can, or for several plans."""
     _need(candidates, "buffer ratio requests tokens_per_s tpot_ms host_gb", "the plan figure")
     able = candidates[candidates["requests"] > 0]
     if able.empty:
         raise ValueError("no candidate of this plan can run: there is nothing to draw")
+    if able.duplicated(["buffer", "ratio"]).any():
+        raise ValueError("the candidates are those of several plans: draw one")
     with styled():
         axes = axes or new_axes(5.8, 3.6)
         most = able["host_gb"].max()
@@ -159,7 +163,7 @@ def plan_pareto(candidates: pd.DataFrame, *, axes: "Axes | None" = None) -> "Axe
 
 
 def _apart(front: pd.DataFrame, axes: "Axes") -> pd.DataFrame:
-    """Return the points of a front whose labels would not touch, from the left."""
+    """Return the points of a front whose labels do not overlap, from the left."""
     (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
     places = zip(
         (front["tpot_ms"] - left) / (right - left),
@@ -175,7 +179,7 @@ def _apart(front: pd.DataFrame, axes: "Axes") -> pd.DataFrame:
 
 
 def throughput_beside_published(served: pd.DataFrame, published: pd.DataFrame) -> "Axes":
-    """Draw rates over concurrency beside published ones.
+    """Draw throughput over concurrency beside published figures.
 
     `served`: see `throughput`. `published`: `source, concurrency, tokens_per_s`.
     """

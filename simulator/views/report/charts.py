@@ -170,7 +170,8 @@ def policy_bars(policies: Sequence[str], sizes: Sequence[int], shared: Sequence[
                 *_summed(["policy", "buffer"]),
                 {
                     "calculate": "datum.policy"
-                    " + (isValid(datum.excess_over_min) ? ' ' + format(datum.excess_over_min, '+.0%') : '')",
+                    " + (isValid(datum.excess_over_min)"
+                    " ? ' ' + format(datum.excess_over_min, '+.0%') : '')",
                     "as": "label",
                 },
                 {"joinaggregate": [{"op": "max", "field": "per_step", "as": "longest"}]},

@@ -87,7 +87,7 @@ def runs_of(results: Sequence[Result]) -> list[tuple[list[Result], pd.DataFrame]
     together = []
     for runs in found.values():
         rows = rows_of(runs, "serve")
-        rows = rows.drop_duplicates([name for name in rows if name not in _NOT_SERVED])
+        rows = rows.drop_duplicates(["mode", "load", "tokens_per_s", "tpot_p50_ms"])
         if rows.duplicated(["mode", "load"]).any():
             names = " and ".join(dict.fromkeys(run.path.name for run in runs))
             raise TraceError(
@@ -95,9 +95,6 @@ def runs_of(results: Sequence[Result]) -> list[tuple[list[Result], pd.DataFrame]
             )
         together.append((runs, rows))
     return together
-
-
-_NOT_SERVED = ("file", "version", "parameters")
 
 
 def load(parameters: Mapping[str, Any]) -> str:
@@ -344,7 +341,7 @@ def _replayed(rows: pd.DataFrame, kind: str) -> dict[str, Any]:
 def _served(rows: pd.DataFrame) -> dict[str, Any]:
     loads = [str(load) for load in dict.fromkeys(rows["load"])]
     rates = [load.removesuffix("/s") for load in loads if load.endswith("/s")]
-    given: dict[str, Any] = {"seed": _values(rows, "seed")[0]} if "seed" in rows else {}
+    given: dict[str, Any] = {"seed": next(iter(_values(rows, "seed")), None)}
     given["mode"] = _values(rows, "mode")
     given["rate" if rates else "concurrency"] = rates[0] if rates else loads
     return given

@@ -317,8 +317,8 @@ class _Page:
             "buffer": ("buffer", count),
             "host_to_device_ratio": ("ratio", count),
             "requests_per_gpu": ("requests per GPU", count),
-            "hot_buffer_bytes": ("MB on the GPU, each", lambda value: f"{value / 1e6:,.1f}"),
-            "host_bytes_per_request": ("GB on the host, each", lambda value: f"{value / 1e9:,.2f}"),
+            "hot_buffer_bytes": ("MB on the GPU, each", _scaled(1e6, 1)),
+            "host_bytes_per_request": ("GB on the host, each", _scaled(1e9, 2)),
             "limit": ("limited by", str),
             "reason": ("because", str),
         }
@@ -415,6 +415,10 @@ class _Page:
         if self.notes:
             text += f'<p class="note">{escape(" ".join(self.notes))}</p>'
         return text
+
+
+def _scaled(unit: float, digits: int) -> Callable[[Any], str]:
+    return lambda value: "-" if pd.isna(value) else f"{value / unit:,.{digits}f}"
 
 
 def _per_step(value: Any) -> str:
