@@ -90,7 +90,9 @@ def show_plan(
     ]
     able = rows[rows["requests"] > 0]
     if len(able):
-        front = "Pareto front of the candidates" if len(rows) < len(plan.candidates) else "Candidates"
+        front = (
+            "Pareto front of the candidates" if len(rows) < len(plan.candidates) else "Candidates"
+        )
         lines += ["", f"{front} (tok/s and host GB over all ranks)"]
     print_table(
         able,

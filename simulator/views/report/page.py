@@ -1,4 +1,4 @@
-"""Puts a report together: sections of text, tables and charts, and the page around them."""
+"""Assembles a report: sections of text, tables and charts, and the page around them."""
 
 import json
 import shlex
@@ -44,11 +44,11 @@ def write_report(
     title: str | None = None,
     profiles: data.Profiles = None,
 ) -> list[str]:
-    """Write the page about `results` to `path`, atomically; return what its reader should know of
-    them. `profiles`: a file with models and links that are not shipped.
+    """Write the page about `results` to `path`, atomically; return notes for its reader.
+    `profiles`: a file with models and links that are not shipped.
 
     Raises TraceError if vl-convert-python is missing, if results cannot be joined, or if they name
-    a model or link of no profile at hand."""
+    a model or link that is in no available profile."""
     page = _Page(results, profiles)
     text = Template(_shipped("page.html")).substitute(
         version=escape(version("hisparse-sim")),
@@ -69,7 +69,7 @@ def write_report(
 
 
 _LOOKS = ["policy", "buffer"]
-# What a table of memory is for; what is alike in all of its lines stands above it.
+# The setting of a memory table; what is the same in all of its lines goes above it.
 _SETTING = (
     "trace",
     "model",
@@ -81,7 +81,7 @@ _SETTING = (
 
 
 class _Page:
-    """The sections, and what the script of the page gets."""
+    """The sections, and the data for the script of the page."""
 
     def __init__(self, results: Sequence[Result], profiles: data.Profiles) -> None:
         self.results, self.profiles = results, profiles
@@ -103,7 +103,7 @@ class _Page:
         signals = {
             "policies": self.policies,
             "buffers": self.sizes,
-            "traces": self.traces[:1],  # one at a time: what differs is not summed
+            "traces": self.traces[:1],  # one at a time: different series are not summed
             "layers": [self.layers[0], self.layers[-1]] if self.layers else [0, 1e9],
         }
         self.shared: list[charts.Spec] = [
@@ -113,19 +113,23 @@ class _Page:
             ("question", "The question", self._question()),
             ("answer", "The answer", self._answer()),
             ("misses", "Misses", self._misses()),
-            ("policies", "Policies, and excess over MIN", self._policies()),
+            ("policies", "Policies and excess over MIN", self._policies()),
             ("layers", "Layers", self._layers()),
-            ("cost", "What misses cost", self._cost()),
+            ("cost", "Cost of misses", self._cost()),
             ("plan", "Plan", self._plan()),
             *measured.sections(self.results),
-            ("provenance", "Where this comes from, and how to redo it", self._provenance()),
+            ("provenance", "Sources, and how to repeat this", self._provenance()),
         ]
         self.embedded = {"tables": self.tables, "charts": self.charts, "signals": signals}
 
     def _chart(self, name: str, spec: charts.Spec, label: str, caption: str, zoom: str = "") -> str:
-        """Keep a chart for the script and return its place; `zoom`: the field of its x axis."""
+        """Store a chart for the script and return its element; `zoom`: the field of its x axis."""
         self.charts[name] = spec
-        keys = " Focus it and press + or - to zoom, arrows to move, 0 to reset." if zoom else ""
+        keys = (
+            " With the chart in focus, press + or - to zoom, arrows to move, 0 to reset."
+            if zoom
+            else ""
+        )
         return (
             f'<figure><div class="chart" id="{name}" role="img" tabindex="0"'
             f' aria-label="{escape(label)}" data-zoom="{zoom}"></div>'
@@ -141,7 +145,7 @@ class _Page:
             text += f"<p>Replayed: {escape(f'{name} ({kinds}), {covers}')}.</p>"
             if "synthetic" in kinds:
                 text += (
-                    '<p class="synthetic">Synthetic trace: no figure of it is one of a real'
+                    '<p class="synthetic">Synthetic trace: its figures are not those of a real'
                     " model.</p>"
                 )
         return text
@@ -183,7 +187,7 @@ class _Page:
             )
             found += "</fieldset>"
         return (
-            '<form id="choices" aria-label="What the charts show" onsubmit="return false">'
+            '<form id="choices" aria-label="Contents of the charts" onsubmit="return false">'
             f"{found}</form>"
         )
 
@@ -192,14 +196,14 @@ class _Page:
         text += "<h3>By buffer size</h3>" + self._chart(
             "miss-ratio",
             charts.miss_ratio(self.policies, self.shared),
-            "Misses in per cent of demanded positions by buffer size, a line per policy",
-            "Misses over demanded positions, summed over the layers chosen above.",
+            "Misses in per cent of selected positions by buffer size, a line per policy",
+            "Misses over selected positions, summed over the layers chosen above.",
             "buffer",
         )
-        text += "<h3>As a request goes on</h3>"
+        text += "<h3>Misses over decode steps</h3>"
         if self.curves.empty:
             return text + hint(
-                "No rolling curves among the results; add them with",
+                "There are no rolling curves among the results; add them with",
                 "hisparse-sim curve TRACE -o curve.parquet",
             )
         thinned, notes = data.curve_table(self.curves)
@@ -227,7 +231,7 @@ class _Page:
             "bars",
             charts.policy_bars(self.policies, self.sizes, self.shared),
             "Misses per step and layer by buffer and policy",
-            "Bars: misses per step and layer; text: excess over MIN (Belady).",
+            "Bars: misses per step and layer. Text: excess over MIN (Belady).",
         )
         cells: Cells = {
             "policy": ("policy", str),
@@ -238,12 +242,12 @@ class _Page:
         }
         if len(self.traces) > 1:
             cells = {"trace": ("trace", str), **cells}
-        return text + details("All figures as a table (all layers)", table(self.sums, cells))
+        return text + details("All figures in a table (all layers)", table(self.sums, cells))
 
     def _layers(self) -> str:
         if len(self.layers) < 2:
             return hint(
-                "The results do not tell layers apart; for this view write them with",
+                "The results have no layers; for this view write them with",
                 "hisparse-sim sweep TRACE --per-layer -o rows.parquet",
             )
         shared: list[charts.Spec] = [*self.shared, {"name": "shown", "value": self.focus_buffer}]
@@ -256,7 +260,7 @@ class _Page:
         cells: dict[str, tuple[str, Callable[[Any], str]]] = {"layer": ("layer", count)}
         if len(self.traces) > 1:
             cells = {"trace": ("trace", str), **cells}
-        for name in self.policies:  # a policy may be called like another column
+        for name in self.policies:  # a policy may have the name of another column
             shown[f"by {name}"] = wide[name].to_numpy()
             cells[f"by {name}"] = (name, _per_step)
         return (
@@ -272,9 +276,9 @@ class _Page:
                 "layer-map",
                 charts.layer_map(self.policies, shared),
                 "Heat map of misses per step by policy and layer",
-                "The same as a heat map: brighter is more misses.",
+                "The same as a heat map; brighter means more misses.",
             )
-            + details(f"As a table (B = {self.focus_buffer:,})", table(shown, cells))
+            + details(f"In a table (B = {self.focus_buffer:,})", table(shown, cells))
         )
 
     def _cost(self) -> str:
@@ -283,7 +287,7 @@ class _Page:
         text = ""
         if blocks := blocks_of(self.rows):
             text = (
-                f"<p>Positions are {escape(blocks)}; bytes, time and memory are known for tokens"
+                f"<p>Positions are {escape(blocks)}; bytes, time and memory are computed for tokens"
                 " only.</p>"
             )
         if rows.empty:
@@ -292,7 +296,7 @@ class _Page:
         self.tables["times"] = data.columns(times.table, 4)
         batch: charts.Spec = {"name": "batch", "value": times.chosen}
         text += "<h3>Time</h3>" + options(
-            "batch", "Requests decoding together", times.batches, times.chosen
+            "batch", "Requests that decode together", times.batches, times.chosen
         )
         text += self._chart(
             "swap-in",
@@ -304,7 +308,7 @@ class _Page:
         text += "<h3>Memory</h3>"
         if "requests_per_gpu" not in rows:
             return text + hint(
-                "No memory in the results; it comes with a ratio:",
+                "The results have no memory figures; a ratio adds them:",
                 "hisparse-sim sweep TRACE --ratio 4,8 -o rows.parquet",
             )
         cells: dict[str, tuple[str, Callable[[Any], str]]] = {
@@ -317,8 +321,14 @@ class _Page:
             "buffer": ("buffer", count),
             "host_to_device_ratio": ("ratio", count),
             "requests_per_gpu": ("requests per GPU", count),
-            "hot_buffer_bytes": ("MB on the GPU, each", lambda value: f"{value / 1e6:,.1f}"),
-            "host_bytes_per_request": ("GB on the host, each", lambda value: f"{value / 1e9:,.2f}"),
+            "hot_buffer_bytes": (
+                "MiB on the GPU per request",
+                lambda value: f"{value / 2**20:,.1f}",
+            ),
+            "host_bytes_per_request": (
+                "GiB on the host per request",
+                lambda value: f"{value / 2**30:,.2f}",
+            ),
             "limit": ("limited by", str),
             "reason": ("because", str),
         }
@@ -341,7 +351,7 @@ class _Page:
             for number, plan in enumerate(plans, 1)
         )
         text = text or hint(
-            "No plan among the results. This one weighs memory, misses and time:",
+            "There is no plan among the results. This one weighs memory, misses and time:",
             "hisparse-sim plan --prompt 32768 --output-len 8192 -o plan.json",
         )
         for number, (runs, served) in enumerate(findings.runs_of(self.results), 1):
@@ -387,7 +397,7 @@ class _Page:
                 [int(size) for size in sorted(plans["buffer"].unique())], f"plan{suffix}"
             ),
             "Candidates of the plan: tokens per second over time per token",
-            "Candidates; upper left is better, larger points pin more host memory.",
+            "Upper left is better; larger points pin more host memory.",
             "tpot_ms",
         )
 
@@ -395,7 +405,7 @@ class _Page:
         wanted = [name for name in ("trace", "provenance", "trace_sha256") if name in self.rows]
         cells: Cells = {name: (name.replace("_", " "), str) for name in wanted}
         text = table(self.rows.drop_duplicates(wanted), cells)
-        text += "<p>Computed by hisparse-sim; to redo it:</p>"
+        text += "<p>Computed by hisparse-sim. To repeat it:</p>"
         for result in self.results:
             text += copy(findings.command(result))
         made = " ".join(dict.fromkeys(shlex.quote(result.path.name) for result in self.results))
@@ -409,7 +419,7 @@ class _Page:
         text += (
             f'<p class="note">Rows by hisparse-sim {escape(", ".join(sorted(versions)) or "?")},'
             f" page by {escape(version('hisparse-sim'))}. Rows do not hold paths: where a command"
-            " names a file, put the trace with the SHA-256 above. Misses are replayed; times, plans"
+            " names a file, use the trace with the SHA-256 above. Misses are replayed; times, plans"
             " and throughput are predicted by models.</p>"
         )
         if self.notes:
@@ -431,7 +441,7 @@ def _shipped(name: str) -> str:
 
 @cache
 def _library() -> str:
-    """Return Vega, Vega-Lite and Vega-Embed as one script that may stand inside a page."""
+    """Return Vega, Vega-Lite and Vega-Embed as one script for use inside a page."""
     try:
         import vl_convert
     except ImportError:
