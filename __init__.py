@@ -15,9 +15,10 @@ if TYPE_CHECKING:
     from hisparse_sim.simulator.mrc import mrc
     from hisparse_sim.simulator.replay import Replay, Sweep, replay
     from hisparse_sim.simulator.serving.asking import check_config, plan, reproduce, serve
+    from hisparse_sim.simulator.serving.curves import curve
     from hisparse_sim.simulator.serving.latency import measured_swap_ins, swap_in_us
     from hisparse_sim.simulator.serving.profiles.listing import profiles
-    from hisparse_sim.simulator.serving.sweeps import curve, sweep
+    from hisparse_sim.simulator.serving.sweeps import sweep
     from hisparse_sim.simulator.views import figures
     from hisparse_sim.simulator.views.locality_view import locality
     from hisparse_sim.traces import (
@@ -45,7 +46,7 @@ _ROOM_OF = {
     "TraceError": "traces",
     "capture_hf": "traces.capture.from_model",
     "check_config": "simulator.serving.asking",
-    "curve": "simulator.serving.sweeps",
+    "curve": "simulator.serving.curves",
     "figures": "simulator.views.figures",
     "hook": "policies.hook",
     "lift": "policies.per_token",

@@ -3,12 +3,11 @@
     python benchmarks/import_large.py [GIGABYTES]
 
 An answer as SGLang gives it for DeepSeek-V3.2 (61 layers of 2,048 positions, 501 decode steps after
-a prompt as long as it takes) streams through a pipe into `trace convert`. Reported is the most
-anonymous memory of the process; pages of its scratch file are the kernel's to drop and not counted.
+a prompt as long as it takes) is written to a temporary file, which `trace convert` reads. Reported
+is the most anonymous memory of the process; pages of files are the kernel's and not counted.
 """
 
 import base64
-import os
 import sys
 import threading
 import time
@@ -26,19 +25,19 @@ ROW_BYTES = 4 * LAYERS * TOP_K  # divisible by 3 three rows at a time
 
 
 def write_answer(path: Path, prompt_len: int) -> None:
-    """Write the answer to a pipe: a prompt of zeros, then rows of random positions."""
+    """Write the answer: a prompt of zeros, then rows of random positions."""
     about = f'"prompt_tokens": {prompt_len}, "completion_tokens": {DECODED + 1}'
     random = np.random.default_rng(0)
-    with path.open("wb") as pipe:
-        pipe.write(b'{"text": "", "meta_info": {%s, "indexer_topk": "' % about.encode())
+    with path.open("wb") as file:
+        file.write(b'{"text": "", "meta_info": {%s, "indexer_topk": "' % about.encode())
         zeros = base64.b64encode(bytes(3 * ROW_BYTES))
         for _ in range(prompt_len // 3):
-            pipe.write(zeros)
+            file.write(zeros)
         for _ in range(DECODED // 3):
             rows = random.integers(0, prompt_len - TOP_K, (3, LAYERS, 1), np.int32)
             block = (rows + np.arange(TOP_K, dtype=np.int32)).astype("<i4").tobytes()
-            pipe.write(base64.b64encode(block))
-        pipe.write(b'"}}')
+            file.write(base64.b64encode(block))
+        file.write(b'"}}')
 
 
 def anonymous_bytes() -> int:
@@ -56,9 +55,8 @@ def main(gigabytes: float) -> None:
     if prompt_len <= TOP_K:
         raise SystemExit(f"{gigabytes} GB are too few for a prompt of {TOP_K} tokens")
     with TemporaryDirectory() as folder:
-        pipe, target = Path(folder) / "answer", Path(folder) / "trace.parquet"
-        os.mkfifo(pipe)
-        writer = threading.Thread(target=write_answer, args=(pipe, prompt_len))
+        source, target = Path(folder) / "answer", Path(folder) / "trace.parquet"
+        write_answer(source, prompt_len)
         before, peak, done = anonymous_bytes(), 0, threading.Event()
 
         def watch() -> None:
@@ -67,18 +65,16 @@ def main(gigabytes: float) -> None:
                 peak = max(peak, anonymous_bytes())
 
         watcher = threading.Thread(target=watch)
-        writer.start()
         watcher.start()
         begin = time.perf_counter()
-        convert(pipe, target, "sglang", num_layers=LAYERS, top_k=TOP_K)
+        convert(source, target, "sglang", num_layers=LAYERS, top_k=TOP_K)
         seconds = time.perf_counter() - begin
         done.set()
         watcher.join()
-        writer.join()
         trace = open_trace(target)
         print(
             f"{gigabytes:g} GB of JSON, {trace.rows} rows written: {seconds:.0f} s, "
-            f"{(peak - before) / 1e6:.0f} MB of memory at most, the writer of the answer included"
+            f"{(peak - before) / 1e6:.0f} MB of memory at most"
         )
 
 

@@ -14,22 +14,80 @@ import click
 
 DOCS = Path(__file__).parent
 WIDTH = 96
-# The public names, by the module to import them from.
-ROOMS = {
-    "hisparse_sim": "The names most used, from one place: `import hisparse_sim as hs`.",
-    "hisparse_sim.traces": "Trace files: reading, writing, checking, making.",
-    "hisparse_sim.policies": "Who is evicted.",
-    "hisparse_sim.simulator.replay": "Replay and sweeps.",
-    "hisparse_sim.simulator.views.figures": "Figures of tidy tables.",
-    "hisparse_sim.simulator.views.report": "The report page.",
+# The essentials: the names of `hisparse_sim`, by what they are for.
+ESSENTIALS = {
+    "Traces": (
+        "Every function takes paths, opened traces, or traces in memory; without any it takes the "
+        "sample that ships with the package.",
+        "open_trace trace_from_array trace_from_frame capture_hf sample_path Trace TraceError",
+    ),
+    "Misses": (
+        "Results hold their rows as a DataFrame and show themselves in a notebook.",
+        "sweep mrc curve replay Sweep Replay locality",
+    ),
+    "Policies": (
+        "A policy's name, `FILE.py:NAME` or a `Policy` goes wherever a policy is asked for.",
+        "policies Policy Setup Step hook lift PolicyError",
+    ),
+    "Deployments": (
+        "Models, machines, links and engines go by their names in `profiles`.",
+        "plan serve check_config reproduce swap_in_us measured_swap_ins profiles",
+    ),
 }
-MODULES = (
+# Shown below the name, and run by tests/test_docs.py in this order.
+EXAMPLES = {
+    "open_trace": "trace = hs.open_trace(hs.sample_path())\ntrace.layers, trace.metadata.top_k",
+    "trace_from_array": (
+        "# Three decode steps of one layer, two positions each, behind a prompt of nine tokens.\n"
+        "mine = hs.trace_from_array([[3, 9], [4, 3], [5, 11]], prompt_len=9)\n"
+        'mine.save("mine.parquet")'
+    ),
+    "trace_from_frame": (
+        'frame = pd.read_parquet("mine.parquet")  # request, layer, step, seq_len, positions\n'
+        'mine = hs.trace_from_frame(frame, provenance="synthetic")'
+    ),
+    "capture_hf": 'hs.capture_hf("smollm2.parquet", model="smollm2", steps=128)',
+    "sample_path": "hs.sample_path()",
+    "sweep": (
+        'swept = hs.sweep(policies=["lru", "belady"], buffers=[4096, 6144], ratios=8)\n'
+        'swept.rows[["policy", "buffer", "miss_rate", "excess_over_min", "requests_per_gpu"]]'
+    ),
+    "mrc": "curves = hs.mrc(layers=4)  # misses at every buffer size, from one pass",
+    "curve": (
+        'curves = hs.curve(buffers=[2048, 4096], window=100, link="h200-pcie5")\n'
+        "hs.figures.rolling_misses(curves.rows)"
+    ),
+    "replay": 'hs.replay(hs.sample_path(), "arc", 4096, layers=4).misses  # of every step',
+    "locality": "hs.figures.locality_page(hs.locality(layers=[4, 9]))",
+    "policies": "hs.policies()",
+    "lift": "help(hs.lift)  # a whole policy in thirty lines",
+    "plan": (
+        'plan = hs.plan(model="glm-5.1", hardware="h200", concurrency=256)\nplan.best, plan.flags'
+    ),
+    "serve": 'hs.serve(modes=["baseline", "hisparse"], concurrencies=[8, 64]).rows',
+    "check_config": 'hs.check_config(\'{"device_buffer_size": 4096, "host_to_device_ratio": 8}\')',
+    "reproduce": "hs.reproduce()  # takes some minutes",
+    "swap_in_us": (
+        'hs.swap_in_us("h200-pcie5", "sglang", batch=[1, 64], misses=512, buffer=4096, '
+        "entry_bytes=1152)"
+    ),
+    "measured_swap_ins": 'hs.measured_swap_ins().query("batch == 64")',
+    "profiles": 'hs.profiles(table="links")',
+}
+FIGURES = "hisparse_sim.simulator.views.figures"
+# The inside, by module: for who changes the source, or needs a part on its own.
+INSIDE = (
+    "hisparse_sim.traces",
+    "hisparse_sim.traces.locality.measure",
+    "hisparse_sim.simulator.replay",
     "hisparse_sim.simulator.replay.totals",
-    "hisparse_sim.simulator.views.locality_view",
+    "hisparse_sim.simulator.mrc",
+    "hisparse_sim.simulator.serving.scenario",
     "hisparse_sim.simulator.serving.latency",
     "hisparse_sim.simulator.serving.plan",
     "hisparse_sim.simulator.serving.prediction",
-    "hisparse_sim.traces.locality.measure",
+    "hisparse_sim.simulator.views.locality_view",
+    "hisparse_sim.simulator.views.report",
 )
 
 
@@ -84,38 +142,74 @@ def python() -> str:
     """Return the page of all public names with their signatures and docstrings."""
     parts = [
         "# Python",
-        "Made from the docstrings. Tables are pandas DataFrames, their columns in "
-        "[Columns and formulas](metrics.md).",
+        "`import hisparse_sim as hs` is all that the examples need (and pandas as pd). Functions "
+        "take the options of the [commands](cli.md), with the same defaults; an option that may be "
+        "repeated is a plural argument and takes one value or several. Tables are pandas "
+        "DataFrames, their columns in [Columns and formulas](metrics.md). A wrong argument raises "
+        "ValueError, a bad trace its subclass TraceError: one sentence each.",
     ]
-    told: dict[str, str] = {}
-    for room, summary in ROOMS.items():
-        parts.append(f"## {room}\n\n{summary}")
-        module = import_module(room)
-        again = []
-        for name in module.__all__:
-            home = getattr(getattr(module, name), "__module__", None)
-            node = _definition(home, name) if home else None
-            if node is None:
-                continue
-            if name in told:
-                again.append(f"`{name}` (see {told[name]})")
-                continue
-            told[name] = room
-            parts.append(_described(node))
-        if again:
-            parts.append("Also " + ", ".join(again) + ".")
-    for path in MODULES:
-        tree = _tree(path)
-        parts.append(f"## {path}\n\n{_text(ast.get_docstring(tree) or '')}")
-        parts += [
-            _described(node)
-            for node in tree.body
-            if isinstance(node, ast.FunctionDef | ast.ClassDef)
-            and not node.name.startswith("_")
-            and node.name not in told
-            and ast.get_docstring(node)
-        ]
+    told: set[str] = set()
+    for title, (summary, names) in ESSENTIALS.items():
+        parts.append(f"## {title}\n\n{summary}")
+        for name in names.split():
+            told.add(name)
+            parts.append(_essential(name))
+        if title == "Deployments":
+            told.add("Scenario")
+            scenario = _definition("hisparse_sim.simulator.serving.scenario", "Scenario")
+            assert scenario is not None
+            parts.append(_described(scenario))
+    parts.append(
+        "## Figures\n\n`hs.figures` draws tidy tables: each function takes rows, draws into "
+        "`axes` or a new figure, and returns the matplotlib Axes. `hs.figures.save(drawn, path)` "
+        "writes it."
+    )
+    parts += _module(FIGURES, told)
+    parts.append(
+        "# Inside\n\nParts that the functions above are made of, for who changes the source; how "
+        "they hang together is on the page [Inside](inside.md). They may change between releases."
+    )
+    for path in INSIDE:
+        parts.append(f"## {path}\n\n{_text(ast.get_docstring(_tree(path)) or '')}")
+        parts += _module(path, told)
     return "\n\n".join(parts) + "\n"
+
+
+def _essential(name: str) -> str:
+    """Return what a name of `hisparse_sim` is, with its example."""
+    import hisparse_sim as hs
+
+    if name == "policies":  # a package that can be called
+        node = _definition("hisparse_sim.policies", "table")
+        assert node is not None
+        node.name = name
+    else:
+        home = import_module(f"hisparse_sim.{hs._ROOM_OF[name]}")
+        node = _definition(getattr(getattr(home, name), "__module__", ""), name)
+        assert node is not None, name
+    example = f"\n\n```python\n{EXAMPLES[name]}\n```" if name in EXAMPLES else ""
+    return _described(node) + example
+
+
+def _module(path: str, told: set[str]) -> list[str]:
+    """Return the public functions and classes of a module, or what a package passes on, that are
+    not told yet."""
+    module = import_module(path)
+    if hasattr(module, "__all__"):
+        homes = {
+            name: getattr(getattr(module, name), "__module__", None) for name in module.__all__
+        }
+        found = [_definition(home, name) for name, home in homes.items() if home]
+        nodes = [node for node in found if node is not None]
+    else:
+        nodes = [
+            node
+            for node in _tree(path).body
+            if isinstance(node, ast.FunctionDef | ast.ClassDef) and ast.get_docstring(node)
+        ]
+    nodes = [node for node in nodes if not node.name.startswith("_") and node.name not in told]
+    told |= {node.name for node in nodes}
+    return [_described(node) for node in nodes]
 
 
 def _tree(module: str) -> ast.Module:

@@ -103,7 +103,7 @@ def test_sweep_and_plan_agree_on_requests(options: str) -> None:
         *"--format csv".split(),
     )
     # 32,768 tokens of prompt and 512 steps are in the sample.
-    same = options.replace("--start direct", "--disaggregated")
+    same = options.replace("--start direct", "--prefill-instances 1")
     planned = done(*f"plan {asked} --quiet --candidates --format csv {same}".split())
     left, right = (pd.read_csv(StringIO(result.stdout)) for result in (swept, planned))
     pairs = left.merge(

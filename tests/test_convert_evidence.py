@@ -157,6 +157,17 @@ def test_a_flipped_bit_in_an_archive(tmp_path: Path) -> None:
         assert len(at) - silent >= least
 
 
+def test_an_archive_whose_directory_cannot_be_told(tmp_path: Path) -> None:
+    """torch reads it all the same; which checksums hold is open."""
+    torch = pytest.importorskip("torch")
+    torch.save(torch.from_numpy(logical(4, 2, 3, 5)), tmp_path / "a.pt")
+    with (tmp_path / "a.pt").open("ab") as file:
+        file.write(b"PK\x05\x06" + bytes(10))  # as the end of a directory begins
+    assert torch.load(tmp_path / "a.pt").shape == (4, 2, 3)
+    message = refused(tmp_path, tmp_path / "a.pt", prompt_len=5)
+    assert "cannot be read as tensors only" in message
+
+
 def test_an_archive_without_checksums(tmp_path: Path) -> None:
     """torch can leave them out, and then nothing tells damage."""
     torch = pytest.importorskip("torch")

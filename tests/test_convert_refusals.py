@@ -116,7 +116,7 @@ def test_command_line(tmp_path: Path, two_layers: Path) -> None:
     target = str(tmp_path / "out.parquet")
     for more, code, reason in (
         (["--layer", "1,1", "-o", target], 2, "names layer 1 twice"),
-        (["--top-k", "2147483648", "-o", target], 2, "--top-k is 2147483648"),
+        (["--top-k", "2147483648", "-o", target], 2, "2147483648 is above 2147483647"),
         (["--layer", "9", "-o", target], 1, "holds 2 layers"),
         (["-o", str(two_layers)], 1, "it is read for this"),
         (["--layer", "9,60", "--layers", "70", "-o", target], 0, "wrote"),

@@ -41,21 +41,21 @@ def test_a_longer_context_misses_more() -> None:
 
 
 def test_every_model_has_a_profile() -> None:
-    assert profile_of(V32).name == "v3.2"
+    assert profile_of(V32).name == "deepseek-v3.2"
     glm52 = load_model("glm-5.2")
     assert profile_of(glm52).name == "glm-5.1"
     assert demand_of(glm52, 32_768).note.endswith("the nearest to glm-5.2")
 
 
 def test_layers_stand_for_all_of_the_model() -> None:
-    for name, layers in (("glm-5.1", 78), ("v3.2", 61)):
+    for name, layers in (("glm-5.1", 78), ("deepseek-v3.2", 61)):
         profile = get_profile(name)
         found = stand_ins(profile, 12)
         assert sum(found.values()) == layers
         noise = [layer_noise(profile, layer) for layer in range(layers)]
         mean = sum(noise[layer] * count for layer, count in found.items()) / layers
         assert mean == pytest.approx(np.mean(noise), rel=0.02)
-    assert stand_ins(get_profile("v3.2"), 12)[0] == 2  # the early layers
+    assert stand_ins(get_profile("deepseek-v3.2"), 12)[0] == 2  # the early layers
 
 
 def test_misses_are_weighted_by_the_layers_they_stand_for() -> None:
@@ -72,7 +72,7 @@ def test_the_trace_is_the_same_in_another_process() -> None:
     trace, _ = demand_of(GLM, 16_384)
     again = pickle.loads(pickle.dumps(trace))
     assert again.sha256 == trace.sha256 != demand_of(GLM, 16_385).trace.sha256
-    assert again.name == "glm-5.1-16384"
+    assert again.name == "glm-5.1@16384"
     one, other = trace.read(trace.parts[1]), again.read(again.parts[1])
     assert np.array_equal(one.positions, other.positions)
     with pytest.raises(ValueError, match="positions only"):
@@ -95,5 +95,5 @@ def test_a_trace_of_ones_own_is_taken_and_said() -> None:
     assert found.notes[0].startswith("misses from sample (SmolLM2")
     assert found.notes[0].endswith("not from glm-5.1")
     default = Scenario().resolve("hisparse", get_policy("lru"))
-    assert default.origin.name == "glm-5.1-36864"
+    assert default.origin.name == "glm-5.1@36864"
     assert default.origin.provenance == "synthetic"

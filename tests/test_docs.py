@@ -120,6 +120,23 @@ def test_the_python_reference_is_the_source_s() -> None:
     assert "### make_plan\n" in page
 
 
+def test_the_examples_of_the_python_reference_run(folder: Path) -> None:
+    """One after the other, as somebody would try them; the names of each are the next one's."""
+    import pandas as pd
+
+    import hisparse_sim as hs
+
+    names = {"hs": hs, "pd": pd, "help": lambda what: None}
+    ran = 0
+    for name, code in REFERENCE["EXAMPLES"].items():
+        if name not in ("capture_hf", "reproduce"):  # a model, minutes
+            exec(code, names)
+            ran += 1
+    assert ran > 15
+    told = {name for _, group in REFERENCE["ESSENTIALS"].values() for name in group.split()}
+    assert told | {"POLICIES", "__version__", "figures"} == set(hs.__all__)
+
+
 def test_every_policy_is_described() -> None:
     page = (DOCS / "choose-a-policy.md").read_text()
     described = re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)

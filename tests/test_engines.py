@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
+import json
 
+import pytest
+from click.testing import CliRunner
+
+from hisparse_sim.cli import cli
 from hisparse_sim.simulator.serving.deployment import Deployment
 from hisparse_sim.simulator.serving.engines import CHANGES, ENGINES, NEWEST, RELEASES, load_engine
 from hisparse_sim.simulator.serving.hardware import load_hardware
@@ -106,3 +110,29 @@ def test_tables_of_older_engines() -> None:
     assert slot_table_bytes(GLM, 4096) - slot_table_bytes(GLM, 4096, first) == 8 * 64
     plan = slot_table_bytes(SHARING, 4096) - slot_table_bytes(SHARING, 4096, before_plans)
     assert plan == 12 * 2048 + 4
+
+
+@pytest.mark.parametrize(
+    ("options", "batch"),
+    [
+        ("", 3),
+        ("--engine sglang-0.5.17", 2),
+        ("--engine SGLang-0.5.17", 2),
+        ("--keys-budgeted once", 2),  # the option that --engine replaced
+        ("--keys-budgeted once --engine sglang-0.5.23", 3),
+    ],
+)
+def test_engine_on_the_command_line(options: str, batch: int) -> None:
+    # 52,000 + 3,000 tokens: 164,096 hold 2 in whole pages, 177,408 hold 3.
+    words = (
+        "plan --model glm-5.2 --quiet --prompt 52000 --output-len 3000 --concurrency 64 --format"
+    )
+    result = CliRunner().invoke(cli, [*words.split(), "json", *options.split()])
+    assert json.loads(result.stdout)["baseline"]["batch"] == batch
+
+
+def test_an_unknown_engine() -> None:
+    for command in ("plan", "serve", "sweep", "reproduce"):
+        result = CliRunner().invoke(cli, [command, "--engine", "sglang-0.4"])
+        assert result.exit_code == 2
+        assert "known: sglang-0.5.12 to sglang-0.5.23" in result.output

@@ -1,6 +1,7 @@
 """The trained indexer: what it computes, that training teaches it, that its top-k is captured."""
 
 import math
+import os
 from pathlib import Path
 
 import numpy as np
@@ -177,6 +178,10 @@ def test_files_that_hold_no_indexer_are_refused(
     path = tmp_path / "indexer.safetensors"
     with pytest.raises(TraceError, match="does not exist: give `train`"):
         indexer.load(path, loaded)
+    os.mkfifo(path)
+    with pytest.raises(TraceError, match="is a device or pipe"):
+        indexer.load(path, loaded)
+    path.unlink()
     indexer.save(path, trained)
     whole = path.read_bytes()
     for damaged in (b"", b"nonsense", whole[:-5], b"\x80\x04cos\nsystem\n."):

@@ -1,6 +1,7 @@
 """LongBench v2: every source, the prompt, selection, truncation, and honest errors."""
 
 import json
+import os
 import sys
 import types
 from pathlib import Path
@@ -13,6 +14,8 @@ from longbench_items import ROWS, row
 
 from hisparse_sim.traces import TraceError
 from hisparse_sim.traces.capture.longbench import HUB_ID, load_longbench, select, truncate_middle
+
+FORMS = (".json", ".jsonl", ".parquet", ".arrow")
 
 
 def write(path: Path) -> Path:
@@ -85,7 +88,11 @@ def test_spoilt_files(tmp_path: Path) -> None:
         ("a.jsonl", "nonsense", "cannot be read"),
         ("a.parquet", "PAR1", "cannot be read"),
         ("a.arrow", "ARROW1", "cannot be read"),
-        ("a.txt", "", "neither .json"),
+        ("a.txt", "", "none of .json, .jsonl, .parquet, .arrow"),
+        *((f"empty{form}", "", f"empty{form} is empty$") for form in FORMS),
+        ("blank.json", " \n", "holds no items"),
+        ("blank.jsonl", " \n\n", "holds no items"),
+        ("none.json", "[]", "holds no items"),
     ):
         path = tmp_path / name
         path.write_text(content)
@@ -95,10 +102,73 @@ def test_spoilt_files(tmp_path: Path) -> None:
         assert "\n" not in str(caught.value)
     with pytest.raises(TraceError, match="does not exist"):
         load_longbench(tmp_path / "absent.json")
+    with pytest.raises(TraceError, match="lb_disk does not exist"):
+        load_longbench(tmp_path / "lb_disk")
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    with pytest.raises(TraceError, match="is a device or pipe"):
+        load_longbench(tmp_path / "pipe.jsonl")
     (tmp_path / "a.json").write_text('[{"_id": "x"}]')
     with pytest.raises(TraceError) as caught:  # names all, not one after the other
         load_longbench(tmp_path / "a.json")
     assert all(column in str(caught.value) for column in row(0))
+
+
+def saved(folder: Path, pieces: int = 1, **state: Any) -> Path:
+    """What `datasets.Dataset.save_to_disk` writes: streams, and a list of them."""
+    folder.mkdir(parents=True)
+    names = [f"data-{piece:05}-of-{pieces:05}.arrow" for piece in range(pieces)]
+    each = len(ROWS) // pieces
+    for piece, name in enumerate(names):
+        table = pa.Table.from_pylist(ROWS[piece * each : (piece + 1) * each])
+        with pa.ipc.new_stream(str(folder / name), table.schema) as writer:
+            writer.write_table(table)
+    about = {"_data_files": [{"filename": name} for name in names], "_split": "train", **state}
+    (folder / "state.json").write_text(json.dumps(about))
+    return folder
+
+
+def test_saved_folders(tmp_path: Path) -> None:
+    """A data set in one piece and in three, and one with splits, as the hub's has."""
+    wanted = [each["_id"] for each in ROWS]
+    one, three = saved(tmp_path / "one"), saved(tmp_path / "three", 3)
+    assert [item.id for item in load_longbench(one)] == wanted
+    assert [item.id for item in load_longbench(three)] == wanted
+    (one / "dataset_dict.json").write_text('{"splits": ["test", "train"]}')
+    saved(one / "train", 3)
+    assert [item.id for item in load_longbench(one)] == wanted
+    (one / "dataset_dict.json").write_text('{"splits": ["test", "dev"]}')
+    with pytest.raises(TraceError, match="holds the splits test, dev: name the folder of one"):
+        load_longbench(one)
+    assert [item.id for item in load_longbench(one / "train")] == wanted
+
+
+def test_folders_that_are_not_saved(tmp_path: Path) -> None:
+    folder = tmp_path / "LongBench-v2"
+    folder.mkdir()
+    with pytest.raises(
+        TraceError, match="is a folder that save_to_disk did not write: it holds no"
+    ):
+        load_longbench(folder)
+    (folder / "data.json").write_text("[]")
+    (folder / "README.md").write_text("")
+    with pytest.raises(TraceError, match=r"did not write: name the file in it: data\.json$"):
+        load_longbench(folder)
+    (folder / "here").symlink_to(folder)
+    for state in (
+        "[]", "{}", '{"_data_files": []}', '{"_data_files": [3]}', '{"_data_files": ["a"]}',
+        '{"_data_files": [{"filename": "../data.json"}]}', '{"_data_files": [{"filename": 3}]}',
+        '{"_data_files": [{"filename": "/etc/passwd"}]}', '{"_data_files": [{"filename": "here"}]}',
+        '{"_data_files": [{"filename": "."}]}', '{"_data_files": [{"filename": "data.json"}]}',
+        "[" * 9000, "",
+    ):  # fmt: skip
+        (folder / "state.json").write_text(state)
+        with pytest.raises(TraceError) as caught:
+            load_longbench(folder)
+        assert str(folder) in str(caught.value)
+    for splits in ("{}", '{"splits": "train"}', '{"splits": ["here"]}', '{"splits": [".."]}'):
+        (folder / "dataset_dict.json").write_text(splits)
+        with pytest.raises(TraceError):
+            load_longbench(folder)
 
 
 def test_hub(monkeypatch: pytest.MonkeyPatch) -> None:

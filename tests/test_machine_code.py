@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
@@ -133,6 +133,23 @@ def test_a_loop_calls_rules_only(folder: Path) -> None:
             if isinstance(call, ast.Call)
         }
         assert not called & {loop.name for loop in loops}, file
+
+
+def test_two_tuples_of_one_name() -> None:
+    """Policies of two files may both call their state State."""
+
+    def first(state: Any) -> float:
+        value: float = state.a[0]
+        return value
+
+    def state_of(value: float) -> Any:
+        class State(NamedTuple):
+            a: Any
+
+        return State(np.full(3, value))
+
+    loop = compiled(first, keep=False)
+    assert [loop(state_of(value)) for value in (1.0, 2.0, 3.0, 2.0)] == [1, 2, 3, 2]
 
 
 def test_old_neighbours_go(folder: Path) -> None:

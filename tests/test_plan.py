@@ -9,9 +9,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from hisparse_sim.simulator.serving.aim import Aim
 from hisparse_sim.simulator.serving.deployment import Deployment
 from hisparse_sim.simulator.serving.hardware import load_hardware
 from hisparse_sim.simulator.serving.latency import load_link
+from hisparse_sim.simulator.serving.launch import launch_flags
 from hisparse_sim.simulator.serving.missing import (
     QUANTILES,
     LayerMisses,
@@ -19,19 +21,13 @@ from hisparse_sim.simulator.serving.missing import (
     read_miss_curve,
 )
 from hisparse_sim.simulator.serving.models import load_model
-from hisparse_sim.simulator.serving.plan import (
-    Aim,
-    break_even,
-    launch_flags,
-    make_plan,
-    on_link,
-    policy_value,
-    scale_misses,
-)
-from hisparse_sim.simulator.serving.prediction import Setting, serve_all, swap_in_on
+from hisparse_sim.simulator.serving.plan import make_plan
+from hisparse_sim.simulator.serving.prediction import Setting, swap_in_on
 from hisparse_sim.simulator.serving.served import serve
+from hisparse_sim.simulator.serving.serving_rows import serve_all, serve_one
 from hisparse_sim.simulator.serving.steptimes import LAYOUTS, load_step_times
 from hisparse_sim.simulator.serving.workload import Workload
+from hisparse_sim.simulator.serving.worth import break_even, on_link, policy_value, scale_misses
 
 GIB = 1 << 30
 GLM, H200 = load_model("glm-5.1"), load_hardware("h200")
@@ -114,9 +110,13 @@ def test_plan_chooses_and_explains() -> None:
     assert found.best is not None
     able = found.candidates[found.candidates["requests"] > 0]
     assert found.best["tokens_per_s"] >= 0.99 * able["tokens_per_s"].max()
-    assert any("without HiSparse: 3 requests/rank" in reason for reason in found.reasons)
-    assert found.break_even is not None
-    assert 24 < found.break_even <= 64
+    assert any("without HiSparse: 650 tokens/s" in reason for reason in found.reasons)
+    # It pays as soon as the baseline's three requests a rank are all taken.
+    assert found.break_even == 32
+    # What is said of the best is what serving it gives.
+    served = serve_one(setting(size=found.best["buffer"], ratio=found.best["ratio"]), AIM)
+    for name in served.keys() - {"prefill_busy"}:
+        assert found.best[name] == served[name], name
     assert f'"device_buffer_size": {found.best["buffer"]}' in found.flags
     assert list(found.sensitivity["tokens_per_s"]) == sorted(
         found.sensitivity["tokens_per_s"], reverse=True
@@ -171,15 +171,17 @@ def test_plan_as_a_document_and_as_rows() -> None:
 
 
 def test_targets() -> None:
-    tight = make_plan(setting(), replace(AIM, max_tpot_ms=45.0), made_up)
+    tight = make_plan(setting(), replace(AIM, max_tpot_ms=52.0), made_up)
     assert tight.best is not None
-    assert tight.best["tpot_ms"] <= 45
+    assert tight.best["tpot_ms"] <= 52
+    chosen = setting(size=tight.best["buffer"], ratio=tight.best["ratio"])
+    assert serve(chosen.server(), AIM.load).tpot_ms(50) == tight.best["tpot_ms"]
     few = make_plan(setting(), replace(AIM, max_miss_rate=0.15), made_up)
     assert few.smallest_buffer == 8192  # 1,024 / 6,144 = 17 %, 1,024 / 8,192 = 12.5 %
     none = make_plan(setting(), replace(AIM, max_tpot_ms=1.0), made_up)
     assert none.best is None
     assert none.flags == ""
-    assert "no candidate reaches 1 ms a token (best: " in none.reasons[0]
+    assert "no candidate reaches 1 ms per token at the 50th percentile (best: " in none.reasons[0]
 
 
 def test_nothing_fits() -> None:
@@ -193,14 +195,16 @@ def test_nothing_fits() -> None:
 def test_small_load_needs_no_hisparse() -> None:
     found = make_plan(setting(), replace(AIM, concurrency=8), made_up)
     assert found.best is not None
-    assert found.best["limit"] == "concurrency"
+    assert found.best["limit"] == "load"
+    assert found.best["bottleneck"] == "compute"
+    assert found.best["worth_it"] is False
+    assert "hisparse" not in found.flags
     assert found.best["tokens_per_s"] < found.baseline["tokens_per_s"]
 
 
 def test_break_even_never() -> None:
     slow = scale_misses(setting(), 20)
-    base = setting("baseline")
-    assert break_even(slow, base, 32_768, 8192) is None
+    assert break_even(slow, AIM) is None
 
 
 def test_better_eviction_and_faster_link_give_more() -> None:
@@ -251,6 +255,7 @@ def test_misses_of_the_sample() -> None:
 
 
 def test_serve_all_rows() -> None:
+    load = Aim(8192, 256, 8, requests=32)
     rows = serve_all(
         setting("baseline"),
         made_up,
@@ -258,28 +263,17 @@ def test_serve_all_rows() -> None:
         4096,
         8,
         "lru",
-        8192,
-        256,
-        concurrencies=[8, 16],
-        requests=32,
+        [load, replace(load, concurrency=16)],
     )
     assert list(rows["mode"]) == ["baseline"] * 2 + ["hisparse"] * 2 + ["zero-cost"] * 2
+    assert list(rows["load"]) == ["8", "16"] * 3
     parts = rows[["prefill", "decode_attention", "decode_rest", "swap_in", "idle"]].sum(axis=1)
     assert parts.tolist() == pytest.approx([1.0] * 6)
     assert (rows["tpot_p50_ms"] <= rows["tpot_p99_ms"]).all()
-    opened = serve_all(
-        setting("baseline"),
-        made_up,
-        ["baseline"],
-        4096,
-        8,
-        "lru",
-        8192,
-        256,
-        rate_per_s=0.5,
-        requests=20,
-    )
-    assert opened["load"].tolist() == ["0.5/s"]
+    assert (rows["tokens_per_s_per_gpu"] == rows["tokens_per_s"] / 8).all()
+    assert rows["prefill_busy"].isna().all()
+    opened = serve_one(setting("baseline"), replace(load, rate_per_s=0.5, requests=20))
+    assert opened["load"] == "0.5/s"
 
 
 def test_largest_of_a_batch() -> None:

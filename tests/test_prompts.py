@@ -26,6 +26,16 @@ def test_a_name_that_is_not_utf8_is_written_out(tmp_path: Path) -> None:
     assert read_prompt_file(path) == [("caf\\xe9", "text")]
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes with a name here")
+def test_a_pipe_is_no_prompt(tmp_path: Path) -> None:
+    """Nobody writes to it: reading would never end."""
+    os.mkfifo(tmp_path / "prompts.jsonl")
+    with pytest.raises(TraceError, match="is a device or pipe, not a file"):
+        read_prompt_file(tmp_path / "prompts.jsonl")
+    with pytest.raises(TraceError, match=r"absent\.txt does not exist"):
+        read_prompt_file(tmp_path / "absent.txt")
+
+
 def test_ids_are_given_or_the_number_of_the_line(tmp_path: Path) -> None:
     path = written(
         tmp_path, {"text": "a"}, {"text": "b", "request": "x"}, {"text": "c", "request": 9}

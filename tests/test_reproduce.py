@@ -9,7 +9,8 @@ import pytest
 from click.testing import CliRunner
 
 from hisparse_sim.cli import cli
-from hisparse_sim.simulator.serving.reproduce import Reproduced, read_published, reproduce, table
+from hisparse_sim.simulator.serving.published import read_published
+from hisparse_sim.simulator.serving.reproduce import Reproduced, reproduce, table
 
 
 @pytest.fixture(scope="module")

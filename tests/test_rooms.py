@@ -1,10 +1,12 @@
 """The rooms of the house: no import runs upwards or in a circle, commands hold no logic."""
 
 import ast
+import re
 import sys
 from collections.abc import Iterator
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import NamedTuple
 
@@ -184,3 +186,56 @@ def test_a_long_file_says_why_it_is_one(module: str) -> None:
     assert lines <= LONGEST_FILE or REASON in reason.lower(), (
         f"{lines} lines: split it, or say in its docstring why it is {REASON}"
     )
+
+
+# --- the page Inside -----------------------------------------------------------------------------
+
+
+def drawn() -> dict[str, int]:
+    """The rooms of the picture, by how far down they stand."""
+    text = (ROOT / "docs" / "rooms.svg").read_text(encoding="utf-8")
+    found = re.findall(r"data-room='([^']+)' data-level='(\d+)'", text)
+    assert len(found) == len(dict(found))
+    return {name: int(level) for name, level in found}
+
+
+def test_the_picture_shows_these_rooms_above_what_they_import() -> None:
+    levels = drawn()
+    assert set(levels) == set(MAY_IMPORT)
+    for module in modules():
+        for target, line, _ in imports(module):
+            if target in modules() and room(module) in levels and room(target) in levels:
+                here, there = room(module), room(target)
+                passes_on = modules()[module].name == "__init__.py" and there.startswith(here)
+                options = here.endswith("/commands") and there.endswith("/commands")
+                assert here == there or passes_on or options or levels[here] < levels[there], (
+                    f"{module}:{line} imports {target}"
+                )
+
+
+def test_the_picture_is_drawn_anew() -> None:
+    spec = spec_from_file_location("make_rooms", ROOT / "docs" / "make_rooms.py")
+    assert spec is not None
+    assert spec.loader is not None
+    script = module_from_spec(spec)
+    spec.loader.exec_module(script)
+    assert (ROOT / "docs" / "rooms.svg").read_text(encoding="utf-8") == script.picture()
+
+
+def test_the_page_names_files_that_are_there() -> None:
+    text = (ROOT / "docs" / "inside.md").read_text(encoding="utf-8")
+    for row in (line for line in text.splitlines() if line.startswith("|")):
+        folders = [""]
+        for name in re.findall(r"`([\w/.]+(?:\.py|\.toml|/))`", row):
+            name = name.removesuffix("NAME.py")
+            near = [ROOT / folder / name for folder in folders]
+            assert any(path.exists() for path in near), f"{name} in: {row}"
+            folders.append(str(Path(name).parent))
+
+
+def test_names_that_a_package_passes_on_lead_home() -> None:
+    assert home("hisparse_sim.traces", "Trace") == "hisparse_sim.traces.file.reader"
+    assert home("hisparse_sim.simulator.replay", "sweep") == (
+        "hisparse_sim.simulator.replay.sweeping"
+    )
+    assert home("hisparse_sim.policies", "LRU") == "hisparse_sim.policies.lru"

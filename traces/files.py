@@ -2,16 +2,21 @@
 
 import os
 import secrets
+import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from io import BufferedReader
 from pathlib import Path
+from tempfile import TemporaryFile
+from typing import IO
 
 from hisparse_sim.traces.errors import TraceError
 
 # Most file systems take 255; the files that lie beside it while it is made have longer names.
 _LONGEST_NAME_BYTES = 240
-_PARQUET_MAGIC = b"PAR1"
+ARROW_SUFFIX = ".arrow"  # of a trace in Arrow's container; any other is Parquet
+TRACE_SUFFIXES = (".parquet", ARROW_SUFFIX, "")
+_MAGICS = (b"PAR1", b"ARROW1")
 
 
 @contextmanager
@@ -66,6 +71,21 @@ def opened(path: str | os.PathLike[str], what: str = "file") -> Iterator[Buffere
         raise TraceError(f"{path} cannot be read: {error.strerror or error}") from error
 
 
+@contextmanager
+def reread(path: Path) -> Iterator[IO[bytes]]:
+    """Yield a file to write and to read again before it is done.
+
+    What is no file, as a pipe, is written when all is there.
+    """
+    directly = is_file(path)
+    with path.open("w+b") if directly else TemporaryFile() as file:
+        yield file
+        if not directly:
+            file.seek(0)
+            with path.open("wb") as target:
+                shutil.copyfileobj(file, target)
+
+
 def refuse_input(output: str | os.PathLike[str], inputs: Iterable[str | os.PathLike[str]]) -> None:
     """Raise TraceError if `output` is one of the files that are read."""
     target = Path(output)
@@ -86,14 +106,14 @@ def refuse_same(*outputs: str | os.PathLike[str] | None) -> None:
 
 
 def holds_trace(path: str | os.PathLike[str]) -> bool:
-    """Return whether a file is there that may be a trace: it begins as Parquet files do, which all
-    traces are, or cannot be looked into."""
+    """Return whether a file is there that may be a trace: it begins as Parquet or Arrow files do,
+    which all traces are, or cannot be looked into."""
     target = Path(path)
     if not target.is_file():  # reading from a pipe would wait for somebody to write
         return False
     try:
         with target.open("rb") as file:
-            return file.read(len(_PARQUET_MAGIC)) == _PARQUET_MAGIC
+            return file.read(max(map(len, _MAGICS))).startswith(_MAGICS)
     except OSError:
         return True
 

@@ -5,7 +5,8 @@ flipped bit may run, and two processes that compile at once may mix up the files
 So every loop has a folder for every combination of argument types, named by a digest of all that
 the machine code depends on: what two processes write there is the same. A seal beside the files
 holds their digests; a folder without the right one is emptied before Numba sees it. Where a folder
-cannot be read or written after all, the loop is compiled without one.
+cannot be read or written after all, the loop is compiled without one. Tried with Numba 0.60 (the
+oldest supported) and 0.68.
 """
 
 import json
@@ -72,7 +73,11 @@ class Loop:
         with _COMPILER:
             if types not in self._compiled:
                 self._compiled[types] = self._compile(types)
-        return self._compiled[types](*arguments)
+        try:
+            return self._compiled[types](*arguments)
+        except TypeError:  # Numba takes two NamedTuples of one name for one when it calls
+            self._compiled[()] = numba.njit(nogil=True)(self.py_func)
+            return self._compiled[()](*arguments)
 
     def _compile(self, types: tuple[Any, ...]) -> Callable[..., Any]:
         folder = _folder(self.py_func, types) if self._keep else None

@@ -37,7 +37,8 @@ def _read(path: Path, key: str, kind: type) -> Any:
 def read_rows(path: Path, needed: Sequence[str] = ()) -> list[dict[str, Any]]:
     """The rows of a result file; TraceError if it is none.
 
-    The `needed` columns hold numbers from 0, and those of times (`*_us`) numbers above 0.
+    The `needed` columns hold numbers from 0, and those of times (`*_us`) numbers above 0; other
+    times may be a list, one for each of several GPUs.
     """
     return [
         _row(row, needed, f"{path} is no result file of `gpu bench`: row {number}")
@@ -52,14 +53,17 @@ def _row(found: Any, needed: Sequence[str], place: str) -> dict[str, Any]:
     row = {COLUMNS.get(name, name): value for name, value in named.items()}
     for column in (*needed, *(name for name in row if name.endswith("_us"))):
         value = row.get(column)
-        if (
-            isinstance(value, bool)
-            or not isinstance(value, int | float)
-            or value < 0
-            or (value == 0 and column.endswith("_us"))
-        ):
+        several = isinstance(value, list) and column not in needed
+        each = value if several and value else [value]
+        if not all(_amount(one, above_0=column.endswith("_us")) for one in each):
             raise TraceError(f"{place} has {clipped(value)} as {clipped(column)}")
     return row
+
+
+def _amount(value: Any, *, above_0: bool) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return value > 0 if above_0 else value >= 0
 
 
 def read_machine(path: Path, keys: Sequence[str] = ()) -> dict[str, Any]:

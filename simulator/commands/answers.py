@@ -3,13 +3,16 @@ what is said and written of it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import shlex
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from hisparse_sim.simulator.serving.scenario import Scenario
 from hisparse_sim.traces.commands.options import in_options, open_traces
 from hisparse_sim.traces.terminal import note
 
@@ -37,6 +40,32 @@ def asked(options: dict[str, Any]) -> dict[str, Any]:
     if not options["traces"]:
         return given(options)
     return given(options) | {"trace": one_trace(options["traces"], options["provenance"])}
+
+
+def scenario_of(options: dict[str, Any]) -> dict[str, Any]:
+    """Those of the options that describe a scenario."""
+    known = {field.name for field in fields(Scenario)}
+    return {name: value for name, value in asked(options).items() if name in known}
+
+
+def call_of(command: click.Command, chosen: Mapping[str, Any]) -> str:
+    """The call of another command with `chosen` options, and those that this one was given and
+    both have."""
+    context = click.get_current_context()
+    default = click.core.ParameterSource.DEFAULT
+    taken = {option for each in command.params for option in each.opts}
+    words = ["hisparse-sim", command.name or ""]
+    values = dict(chosen)
+    for each in context.command.params:
+        option, name = each.opts[0], each.name or ""
+        shared = option in taken and option not in ("--format", "--output", "--quiet", *chosen)
+        if shared and context.get_parameter_source(name) != default:
+            values[option] = context.params[name]
+    for option, value in values.items():
+        for one in value if isinstance(value, tuple) else (value,):
+            text = f"{one:g}" if isinstance(one, float) else str(one)
+            words += [option] if one is True else [option, shlex.quote(text)]
+    return " ".join(words)
 
 
 def say(notes: Iterable[str], quiet: bool) -> None:

@@ -3,26 +3,36 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
-from hisparse_sim.simulator.commands.answers import asked, one_trace, say, write, write_document
+from hisparse_sim.simulator.commands.answers import (
+    asked,
+    call_of,
+    one_trace,
+    say,
+    scenario_of,
+    write,
+    write_document,
+)
 from hisparse_sim.simulator.commands.setting_options import (
-    POSITIVE,
     deployment_options,
     engine_option,
+    load_options,
     policy_option,
+    target_options,
     trace_options,
 )
 from hisparse_sim.simulator.views import FIGURE_SUFFIXES
-from hisparse_sim.traces.commands.options import announcer, output_form, output_options
+from hisparse_sim.traces.commands.options import announcer, counter, output_form, output_options
 from hisparse_sim.traces.commands.values import (
     Number,
     Output,
-    Real,
     RenamedChoice,
+    given,
     refuse_without,
     several,
 )
@@ -38,8 +48,10 @@ FORMER_MODES = {"oracle": "zero-cost"}
     type=Number(1),
     default=256,
     show_default=True,
-    help="Concurrent requests over all ranks.",
+    help="Concurrent requests over all instances.",
 )
+@load_options
+@target_options
 @click.option(
     "--buffer",
     "buffers",
@@ -54,6 +66,7 @@ FORMER_MODES = {"oracle": "zero-cost"}
     callback=several(int),
     help="Ratios to try.  [default: 1 to 20]",
 )
+@click.option("--any-layout", is_flag=True, help="Try every layout, not --layout alone.")
 @click.option(
     "--mode",
     type=RenamedChoice(["hisparse", "prefetch", "overlap", "zero-cost"], FORMER_MODES),
@@ -62,19 +75,12 @@ FORMER_MODES = {"oracle": "zero-cost"}
     help="How swap-in and compute overlap, see `serve`.",
 )
 @policy_option
-@click.option("--max-tpot-ms", type=POSITIVE, help="Latency target: time per output token.")
-@click.option("--max-miss-rate", type=Real(0, 1), help="Target for the miss rate, 0 to 1.")
 @click.option("--config", metavar="JSON", help="Check this --hisparse-config instead.")
-@click.option("--candidates", is_flag=True, help="Show all candidates, not only the Pareto front.")
+@click.option("--candidates", is_flag=True, help="Serve and show every candidate.")
 @output_options
 def plan(
-    concurrency: int,
     buffers: tuple[int, ...] | None,
     ratios: tuple[int, ...] | None,
-    mode: str,
-    policy: str,
-    max_tpot_ms: float | None,
-    max_miss_rate: float | None,
     config: str | None,
     candidates: bool,
     form: str | None,
@@ -83,9 +89,12 @@ def plan(
 ) -> None:
     """Choose device_buffer_size and host_to_device_ratio, or check a configuration.
 
+    The best candidates are served as `serve` does; the table is of them.
+
     \b
     hisparse-sim plan --prompt 32768 --output-len 8192 --concurrency 256
     hisparse-sim plan --hardware h20 --disaggregated --max-tpot-ms 50
+    hisparse-sim plan --max-tpot-ms 60 --max-ttft-s 30 --percentile 95 --gpu-hour 2.5
     hisparse-sim plan --config '{"top_k": 2048, "device_buffer_size": 4096}'
     """
     from hisparse_sim.simulator.serving import asking
@@ -94,51 +103,63 @@ def plan(
     from hisparse_sim.simulator.views.tables import write_rows
 
     form = output_form(form, output)
+    quiet = options["quiet"]
+    if options["rate"] is not None and given("--concurrency"):
+        raise click.UsageError("give --concurrency (closed loop) or --rate (open loop), not both")
     refuse_without(
         *("a plan, not to --config", config is None),
-        *("--buffer", "--ratio", "--max-tpot-ms", "--max-miss-rate", "--candidates"),
+        *("--buffer", "--ratio", "--any-layout", "--candidates"),
+        *("--max-tpot-ms", "--max-ttft-s", "--percentile", "--max-miss-rate", "--gpu-hour"),
+        *("--rate", "--requests", "--range-ratio", "--seed"),
     )
-    scenario = asked(options)
     if config is not None:
-        findings = asking.check_config(config, concurrency=concurrency, **scenario)
+        findings = asking.check_config(
+            config, concurrency=options["concurrency"], **scenario_of(options)
+        )
         if form == "table":
             show_findings(findings, output)
         else:
             write_rows(as_rows(findings), form, output)
-        wrote(output, options["quiet"])
+        wrote(output, quiet)
         if any(finding.severity == "error" for finding in findings):
             sys.exit(1)
         return
     found = asking.plan(
-        concurrency=concurrency,
         buffers=buffers,
         ratios=ratios,
-        mode=mode,
-        policy=policy,
-        max_tpot_ms=max_tpot_ms,
-        max_miss_rate=max_miss_rate,
-        **scenario,
+        candidates=candidates,
+        progress=counter("candidates served", quiet),
+        **asked(options),
     )
-    say(found.notes, options["quiet"])
-    given = {
-        "buffer": buffers,
-        "ratio": ratios,
-        "mode": mode,
-        "policy": policy,
-        "concurrency": concurrency,
-        "max_tpot_ms": max_tpot_ms,
-        "max_miss_rate": max_miss_rate,
-        "candidates": candidates,
-    }
+    if form != "table":
+        say(found.notes, quiet)
+    searched = {"buffer": buffers, "ratio": ratios, "candidates": candidates}
+    again = "" if found.best is None else call_of(serve, _chosen(found.best, options["mode"]))
     if form == "table":
-        show_plan(found, found.rows(candidates), found.setting, found.aim, output)
+        rows = found.rows(candidates)
+        show_plan(found, rows, found.setting, found.aim, again, found.notes, output)
     elif form == "json":
-        write_document(found.document(candidates), found.origin, options | given, output)
+        document = found.document(candidates) | {"serve": again}
+        write_document(document, found.origin, options | searched, output)
     else:
-        write(found.table(candidates), found.origin, options | given, form, output)
-    wrote(output, options["quiet"])
-    if found.best is None:
+        write(found.table(candidates), found.origin, options | searched, form, output)
+    wrote(output, quiet)
+    if found.best is None and found.setting.steps is not None:
         sys.exit(1)
+
+
+def _chosen(best: Mapping[str, Any], mode: str) -> dict[str, Any]:
+    """Options of `serve` that run a plan's best, and none for comparison."""
+    chosen = {
+        "--mode": ("baseline", mode),
+        "--buffer": best["buffer"],
+        "--ratio": best["ratio"],
+        "--layout": best["layout"],
+    }
+    if best["prefill_instances"]:
+        chosen["--prefill-instances"] = best["prefill_instances"]
+        chosen["--decode-instances"] = best["decode_instances"]
+    return chosen
 
 
 @click.command()
@@ -160,33 +181,14 @@ def plan(
     "concurrencies",
     multiple=True,
     callback=several(int),
-    help="Closed loop with so many requests; several values make a curve.  [default: 256]",
+    help="Closed loop with so many requests over all instances; several values make a curve.  [default: 256]",
 )
-@click.option("--rate", type=POSITIVE, help="Open loop: arrivals per second.")
-@click.option(
-    "--requests",
-    type=Number(1),
-    help="How many in all.  [default: four times the concurrency, or 1000]",
-)
-@click.option(
-    "--range-ratio",
-    type=Real(0, 1, min_open=True),
-    default=1.0,
-    show_default=True,
-    help="Draw lengths uniformly from [this x length, length].",
-)
-@click.option("--seed", type=Number(0, 2**63 - 1), default=0, show_default=True)
+@load_options
+@target_options
 @output_options
 def serve(
     modes: tuple[str, ...],
-    buffer: int,
-    ratio: int,
-    policy: str,
     concurrencies: tuple[int, ...] | None,
-    rate: float | None,
-    requests: int | None,
-    range_ratio: float,
-    seed: int,
     form: str | None,
     output: Path | None,
     **options: Any,
@@ -200,47 +202,44 @@ def serve(
     \b
     hisparse-sim serve --concurrency 8,16,32,64,128,256
     hisparse-sim serve --mode hisparse --rate 0.2 --requests 500
+    hisparse-sim serve --disaggregated --prefill-instances 3 --max-ttft-s 60
     """
     from hisparse_sim.simulator.serving import asking
     from hisparse_sim.simulator.views.plan_view import load_line, show_served
 
-    if rate is not None and concurrencies:
+    if options["rate"] is not None and concurrencies:
         raise click.UsageError("give --concurrency (closed loop) or --rate (open loop), not both")
     form = output_form(form, output)
+    show = counter("requests served", options["quiet"])
+
+    def progress(_: str, done: int, of: int) -> None:
+        if show:
+            show(done, of)
+
     served = asking.serve(
         modes=modes,
-        buffer=buffer,
-        ratio=ratio,
-        policy=policy,
         concurrencies=concurrencies,
-        rate=rate,
-        requests=requests,
-        range_ratio=range_ratio,
-        seed=seed,
+        progress=progress,
         **asked(options),
     )
-    say(served.notes, options["quiet"])
+    if form != "table":
+        say(served.notes, options["quiet"])
     if form == "table":
-        load = load_line(served.setting, options["prompt"], options["output_len"])
-        show_served(
-            served.rows, f"{load}; B {buffer:,}, ratio {ratio}, {policy}\n", served.setting, output
+        before = (
+            f"{load_line(served.setting, served.aim)};"
+            f" B {options['buffer']:,}, ratio {options['ratio']}, {options['policy']}\n"
         )
+        show_served(served.rows, before, served.setting, served.aim, served.notes, output)
     else:
-        chosen = {
-            "buffer": buffer,
-            "ratio": ratio,
-            "policy": policy,
-            "range_ratio": range_ratio,
-            "requests": requests,
-        }
-        write(served.rows, served.origin, options | chosen, form, output, seed)
+        seed = options.pop("seed")
+        write(served.rows, served.origin, options, form, output, seed)
     wrote(output, options["quiet"])
 
 
 @click.command()
 @trace_options("sample")
 @policy_option
-@engine_option("")
+@engine_option(None)
 @click.option(
     "--plot",
     type=Output(*FIGURE_SUFFIXES),
@@ -252,7 +251,7 @@ def reproduce(
     provenance: str | None,
     quiet: bool,
     policy: str,
-    engine: str,
+    engine: str | None,
     plot: Path | None,
     form: str | None,
     output: Path | None,
@@ -265,17 +264,18 @@ def reproduce(
     """
     from hisparse_sim.simulator.serving import asking
     from hisparse_sim.simulator.serving.missing import Origin
-    from hisparse_sim.simulator.serving.reproduce import published_rates, throughput_curves
+    from hisparse_sim.simulator.serving.published import published_rates
+    from hisparse_sim.simulator.serving.reproduce import throughput_curves
     from hisparse_sim.simulator.views import figures
     from hisparse_sim.simulator.views.plan_view import show_reproduced
 
     form = output_form(form, output)
     trace = one_trace(traces, provenance)
-    rows = asking.reproduce(trace, policy=policy, engine=engine or None, progress=announcer(quiet))
+    rows = asking.reproduce(trace, policy=policy, engine=engine, progress=announcer(quiet))
     if form == "table":
         show_reproduced(rows, output)
     else:
-        write(rows, Origin.of(trace), {"policy": policy, "engine": engine or None}, form, output)
+        write(rows, Origin.of(trace), {"policy": policy, "engine": engine}, form, output)
     wrote(output, quiet)
     if plot:
         rates = throughput_curves(trace, policy)

@@ -8,6 +8,7 @@ from reprlib import repr as clipped
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from hisparse_sim.simulator.serving.engines import ENGINES, NEWEST, load_engine
 from hisparse_sim.simulator.serving.scenario import Scenario
@@ -66,17 +67,22 @@ kernel_option = click.option(
 POSITIVE = Real(0, min_open=True)
 
 
-def engine_option(default: str = NEWEST.name) -> Callable[[Any], Any]:
-    """--engine, the name of a release, and the option that it replaced."""
-    key = "hisparse_sim.engine"
+_FORMER_BUDGETS = {"once": "sglang-0.5.16", "all": NEWEST.name}
 
-    def remember(context: click.Context, _: click.Parameter, value: str | None) -> None:
+
+def engine_option(default: str | None = NEWEST.name) -> Callable[[Any], Any]:
+    """--engine, the name of a release, and --keys-budgeted, the option that it replaced."""
+
+    def remember(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
         if value is not None:
-            context.meta[key] = {"once": "sglang-0.5.16", "all": NEWEST.name}[value]
+            context.meta[str(parameter.name)] = _FORMER_BUDGETS[value]
 
-    def chosen(context: click.Context, _: click.Parameter, value: str | None) -> str:
+    def chosen(context: click.Context, _: click.Parameter, value: str | None) -> str | None:
+        former: str | None = context.meta.get("keys_budgeted")
+        if former and context.get_parameter_source("engine") is ParameterSource.DEFAULT:
+            return former
         try:
-            return load_engine(value).name if value else context.meta.get(key, default)
+            return load_engine(value).name if value else None
         except ValueError as error:
             raise click.BadParameter(str(error)) from error
 
@@ -85,13 +91,14 @@ def engine_option(default: str = NEWEST.name) -> Callable[[Any], Any]:
             "--engine",
             type=Name(lambda: ENGINES),
             metavar="RELEASE",
+            default=default,
+            show_default="that of each figure" if default is None else True,
             callback=chosen,
-            help=f"{next(iter(ENGINES))} to {NEWEST.name}: memory and admission rules."
-            f"  [default: {default or 'that of each figure'}]",
+            help=f"{next(iter(ENGINES))} to {NEWEST.name}: memory and admission rules.",
         ),
         click.option(
             "--keys-budgeted",
-            type=click.Choice(["all", "once"]),
+            type=click.Choice(list(_FORMER_BUDGETS)),
             hidden=True,
             is_eager=True,
             expose_value=False,
@@ -191,7 +198,26 @@ deployment_options = combined(
         "length.",
     ),
     click.option(
-        "--disaggregated", is_flag=True, help="Prefill runs on another instance of the same kind."
+        "--disaggregated",
+        is_flag=True,
+        help="Prefill runs on separate instances of the same kind.",
+    ),
+    click.option(
+        "--prefill-instances",
+        type=Number(1),
+        help="Prefill instances.  [default: plan searches, serve takes 1]",
+    ),
+    click.option(
+        "--decode-instances",
+        type=Number(1),
+        help="Decode instances, with --disaggregated.  [default: as above]",
+    ),
+    click.option(
+        "--transfer-gb-s",
+        type=POSITIVE,
+        default=Scenario.transfer_gb_s,
+        show_default=True,
+        help="KV transfer from prefill to decode, GB/s per GPU.",
     ),
     click.option(
         "--max-running-requests",
@@ -234,4 +260,31 @@ deployment_options = combined(
         type=click.Path(),
         help="Result file of a sweep (buffer, miss_rate) of this load, in place of a replay.",
     ),
+)
+load_options = combined(
+    click.option("--rate", type=POSITIVE, help="Open loop instead: requests a second."),
+    click.option(
+        "--requests", type=Number(1), help="[default: four times the concurrency, or 1000]"
+    ),
+    click.option(
+        "--range-ratio",
+        type=Real(0, 1, min_open=True),
+        default=1.0,
+        show_default=True,
+        help="Lengths are uniform in [this x length, length].",
+    ),
+    click.option("--seed", type=Number(0, 2**63 - 1), default=0, show_default=True),
+)
+target_options = combined(
+    click.option("--max-tpot-ms", type=POSITIVE, help="Target: time per output token."),
+    click.option("--max-ttft-s", type=POSITIVE, help="Target: time to the first token."),
+    click.option(
+        "--percentile",
+        type=Real(0, 100),
+        default=50.0,
+        show_default=True,
+        help="Of the requests, that must meet these two.",
+    ),
+    click.option("--max-miss-rate", type=Real(0, 1), help="Target: misses, a share of 1."),
+    click.option("--gpu-hour", type=POSITIVE, help="Price of a GPU, for the cost of the output."),
 )

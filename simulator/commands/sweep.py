@@ -178,7 +178,7 @@ def curve(
     hisparse-sim curve trace.parquet --policy lru,belady --buffer 4096 --format csv
     hisparse-sim curve --link h200-pcie5 --kernel native -o time.png
     """
-    from hisparse_sim.simulator.serving import sweeps
+    from hisparse_sim.simulator.serving.curves import curve as run
     from hisparse_sim.simulator.views import figures
     from hisparse_sim.simulator.views.tables import stamped, write_rows
 
@@ -193,7 +193,7 @@ def curve(
     refuse_input(path, [opened[0].path])
     keep = kept_beside(path if form == "table" else output)
     with long_work(keep, quiet) as report:
-        curves = sweeps.curve(
+        curves = run(
             opened[0],
             policies,
             buffers,

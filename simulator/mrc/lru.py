@@ -20,6 +20,8 @@ How depths are found: demands get ascending times, and a bit per time says that 
 demanded again. Most of a row was in the row before, where depths are places. For the others, bits
 are counted: of the words after their own, summed up once a step, and in their own. Times are given
 anew when they run out, so that memory grows with the positions and not with the steps.
+
+One file, since a step passes through all of it: every function moves the same arrays.
 """
 
 from typing import NamedTuple

@@ -69,8 +69,10 @@ def joined_curves(curves: pd.DataFrame) -> pd.DataFrame:
     Raises TraceError if two points at one place differ.
     """
     unknown = curves.reindex(columns=["window", *SELECTED]).isna().any(axis=1)
-    files = curves[FILE].where(unknown) if FILE in curves else None
-    curves = _seeds_apart(_told_apart(curves.assign(**{FILE: files}), _CURVE))
+    if "trace" in curves:
+        files = curves[FILE] if FILE in curves else pd.Series(pd.NA, curves.index)
+        named = _told_apart(curves.assign(**{FILE: files.where(unknown)}), _CURVE)
+        curves = _seeds_apart(curves.assign(trace=named["trace"]))
     place = [name for name in ("trace", "policy", "buffer", "step") if name in curves]
     values = [name for name in ("misses_per_step", "swap_in_us", "p10", "p90") if name in curves]
     curves = curves.drop_duplicates([*place, *values])
@@ -85,17 +87,18 @@ def joined_curves(curves: pd.DataFrame) -> pd.DataFrame:
 
 
 def _told_apart(rows: pd.DataFrame, aspects: Mapping[str, Callable[[Any], str]]) -> pd.DataFrame:
-    """Name every series by its trace and by whatever distinguishes it from others of that name;
-    copies of one trace file have one name."""
+    """Name every series by its trace and, where another one has that name, by those aspects in
+    which they differ. Doing it again changes nothing."""
     if "trace" not in rows:
         return rows
     names = rows["trace"].astype("string")
     digests = rows.get("trace_sha256", pd.Series(pd.NA, rows.index)).astype("string")
     keys = rows.reindex(columns=list(aspects)).assign(of=digests.fillna("trace " + names))
     keys["number"] = keys.groupby(list(keys), dropna=False, sort=False).ngroup()
-    keys["name"] = names.groupby(keys["of"]).transform("first")
+    keys["name"] = names.groupby(keys["number"]).transform("first")  # a copy may have another
     keys["digest"] = digests
     labels: dict[int, str] = {}
+    taken: set[str] = set()
     for name, own in keys.drop_duplicates("number").groupby("name", sort=False):
         differ = [aspect for aspect in aspects if own[aspect].nunique(dropna=False) > 1]
         several = own["of"].nunique() > 1
@@ -104,8 +107,9 @@ def _told_apart(rows: pd.DataFrame, aspects: Mapping[str, Callable[[Any], str]])
             parts = [f"{name} (sha256 {known})" if several else str(name)]
             parts += [aspects[aspect](series[aspect]) for aspect in differ]
             label = ", ".join(filter(None, parts))
-            while label in labels.values():
+            while label in taken:  # a trace may be called like that
                 label += " (another)"
+            taken.add(label)
             labels[series["number"]] = label
     return rows.assign(trace=keys["number"].map(labels))
 

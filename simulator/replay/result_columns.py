@@ -1,5 +1,6 @@
 """The columns of result files: the kind and range of their values."""
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ import pyarrow as pa
 
 from hisparse_sim.traces import TraceError
 
+_HALF = re.compile("[\ud800-\udfff]")
 _LONGEST_SHOWN = 60  # characters of a value in a message
 
 
@@ -37,9 +39,9 @@ _SHARE = _Number(most=1)
 _ANY = _Number(least=-1e300)
 _NUMBERS: Mapping[str, _Number] = {
     **dict.fromkeys(
-        "accesses break_even gpus host_bytes_per_request host_to_device_ratio"
+        "accesses break_even decode_instances gpus host_bytes_per_request host_to_device_ratio"
         " hot_buffer_bytes entry_bytes max misses ratio request_tokens requests requests_per_gpu"
-        " skip_steps steps step top_k window".split(),
+        " prefill_instances skip_steps steps step top_k window".split(),
         _COUNT,
     ),
     **dict.fromkeys(("buffer", "layer"), _Number(most=32767, whole=True)),
@@ -47,7 +49,8 @@ _NUMBERS: Mapping[str, _Number] = {
     **dict.fromkeys(
         "baseline_tokens_per_s bytes_per_request bytes_per_step copy_us device_pool_gib host_gb"
         " host_gib misses_per_step native_us p10 p50 p90 p95 sglang_us sum_gb_s swap_in_us timer_us"
-        " tokens_per_s tpot_ms tpot_p50_ms".split(),
+        " cost_per_million goodput_per_s tokens_per_s tokens_per_s_per_gpu tpot_ms tpot_p50_ms"
+        " ttft_s".split(),
         _AMOUNT,
     ),
     "miss_rate": _SHARE,
@@ -55,12 +58,12 @@ _NUMBERS: Mapping[str, _Number] = {
     **dict.fromkeys(("published", "ours", "error"), _ANY),
 }
 TEXTS = frozenset(  # with the seed, an identifier of up to 63 bits
-    "engine flags gap hardware how kv_dtype limit link load machine mode model parameters policy"
-    " provenance reason request seed selected_layers selected_requests selected_steps source start"
-    " swap_in_kernel trace trace_sha256 unit version what".split()
+    "bottleneck engine flags gap hardware how kv_dtype layout limit link load machine missed mode"
+    " model parameters policy provenance reason request seed selected_layers selected_requests"
+    " selected_steps source start swap_in_kernel trace trace_sha256 unit version what".split()
 )
 _FLAGS = frozenset(("best", "meets"))
-_LISTS = frozenset(("us",))  # of numbers
+LISTS = frozenset(("us",))  # of numbers
 
 
 def typed(path: Path, name: str, values: pd.Series) -> pd.Series:
@@ -68,13 +71,16 @@ def typed(path: Path, name: str, values: pd.Series) -> pd.Series:
 
     Raises TraceError for a value that has not this type, or is out of range.
     """
+    if isinstance(values.dtype, pd.CategoricalDtype):
+        known = all(isinstance(each, str) for each in values.cat.categories)
+        values = values.astype("string" if known else object)
     if name in TEXTS:
         return _texts(path, name, values)
     if name in _NUMBERS:
         return _numbers(path, name, values, _NUMBERS[name])
     if name in _FLAGS:
         return _flags(path, name, values)
-    if name in _LISTS:
+    if name in LISTS:
         _check(path, name, values, _are_numbers, "a list of numbers")
     return values
 
@@ -85,7 +91,7 @@ def _texts(path: Path, name: str, values: pd.Series) -> pd.Series:
     if pd.api.types.is_float_dtype(values) and (values.dropna() % 1 == 0).all():
         values = values.astype("Int64")  # whole numbers beside missing ones
     if not _numeric(values):
-        _check(path, name, values, lambda one: isinstance(one, str) or _is_number(one), "a text")
+        _check(path, name, values, _is_text, "a text")
         values = values.map(str, na_action="ignore")
     return values.astype("string")
 
@@ -143,6 +149,11 @@ def _float(value: Any) -> float:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float | np.number) and not isinstance(value, bool)
+
+
+def _is_text(value: Any) -> bool:
+    """Texts, and numbers that are names; JSON can spell half characters, which no text holds."""
+    return _is_number(value) or (isinstance(value, str) and not _HALF.search(value))
 
 
 def _are_numbers(value: Any) -> bool:

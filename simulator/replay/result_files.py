@@ -18,18 +18,20 @@ from typing import Any, BinaryIO
 
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from hisparse_sim.simulator.replay.former_names import present_columns, present_names
-from hisparse_sim.simulator.replay.result_columns import TEXTS, typed
+from hisparse_sim.simulator.replay.result_columns import LISTS, TEXTS, typed
 from hisparse_sim.traces import TraceError
 from hisparse_sim.traces.files import opened
 
 SUFFIXES = (".csv", ".json", ".jsonl", ".parquet")
-MOST_BYTES = 1 << 28  # of a file; four times that for decompressed Parquet
+MOST_BYTES = 1 << 28  # of a file
 MOST_ROWS = 20_000_000
 _MOST_CELLS = 200_000_000
+_MOST_UNPACKED = 1 << 31  # bytes of the values of a Parquet file
 _MOST_COLUMNS = 1_000
 _LONGEST_HEAD = 1 << 20  # bytes of the names of the columns
 _ROUNDED = 5e-5  # a rate that was written with four digits
@@ -169,9 +171,9 @@ def _csv(path: Path) -> pd.DataFrame:
                 quoted_strings_can_be_null=False,
             ),
         )
+        rows: pd.DataFrame = table.to_pandas(types_mapper=_PANDAS_TYPES.get)
     except (ValueError, csv.Error, pa.ArrowException) as error:
         raise _refused(path, error) from error
-    rows: pd.DataFrame = table.to_pandas(types_mapper=_PANDAS_TYPES.get)
     for name in TEXTS & set(rows.columns):
         if rows[name].str.startswith("'").any():
             rows[name] = rows[name].map(text_of, na_action="ignore").astype("string")
@@ -185,21 +187,33 @@ def _parquet(path: Path) -> pd.DataFrame:
     try:
         with _opened(path) as source:
             about = pq.read_metadata(source)
-            size = sum(about.row_group(i).total_byte_size for i in range(about.num_row_groups))
-            cells = about.num_rows * about.num_columns
-            names = about.schema.to_arrow_schema().names
-            if about.num_columns > _MOST_COLUMNS or len(set(names)) < len(names):
+            schema = about.schema.to_arrow_schema()
+            groups = [about.row_group(number) for number in range(about.num_row_groups)]
+            size = sum(group.total_byte_size for group in groups)
+            cells = sum(
+                group.column(number).num_values
+                for group in groups
+                for number in range(about.num_columns)
+            )
+            if about.num_columns > _MOST_COLUMNS or len(set(schema.names)) < len(schema.names):
                 raise ValueError("it has too many columns, or two with one name")
-            if about.num_rows > MOST_ROWS or cells > _MOST_CELLS or size > 4 * MOST_BYTES:
+            if about.num_rows > MOST_ROWS or cells > _MOST_CELLS or size > _MOST_UNPACKED:
                 raise ValueError(f"{about.num_rows:,} rows of {size / 1e6:,.0f} MB are too much")
+            plain = [
+                each.name
+                for each in schema
+                if each.name in LISTS or not pa.types.is_nested(each.type)
+            ]
+            # A text that a small file repeats in every row is there once until its size is known.
             with pq.ParquetFile(
                 source,
                 metadata=about,
-                # A text that is repeated in every row takes its memory once.
-                read_dictionary=names,
+                read_dictionary=plain,
                 page_checksum_verification=True,
             ) as file:
-                table = file.read(use_threads=False)
+                table = file.read(plain, use_threads=False)
+            if sum(map(_text_bytes, table.columns)) > _MOST_UNPACKED:
+                raise ValueError("its texts take too much memory")
             rows: pd.DataFrame = table.to_pandas(
                 ignore_metadata=True, types_mapper=_PANDAS_TYPES.get
             )
@@ -208,6 +222,16 @@ def _parquet(path: Path) -> pd.DataFrame:
         raise
     except (ValueError, OSError, LookupError, pa.ArrowException) as error:
         raise _refused(path, error) from error
+
+
+def _text_bytes(column: pa.ChunkedArray) -> int:
+    """Return the bytes of the texts of a column that is encoded by a dictionary."""
+    if not pa.types.is_dictionary(column.type):
+        return 0
+    return sum(
+        pc.sum(pc.binary_length(chunk.dictionary).take(chunk.indices)).as_py() or 0
+        for chunk in column.chunks
+    )
 
 
 _READERS: Mapping[str, Callable[[Path], pd.DataFrame]] = {

@@ -68,7 +68,7 @@ def _counted_once(rows: pd.DataFrame) -> pd.DataFrame:
         return rows
     listed = rows["layer"].notna()
     sums = [rows[which].groupby(run, dropna=False)[_COUNTS].sum() for which in (listed, ~listed)]
-    both = sums[0].join(sums[1], how="inner", rsuffix="_whole")
+    both = sums[0].join(sums[1].add_suffix("_whole"), how="inner")
     wrong = (both[_COUNTS].to_numpy() != both[[f"{name}_whole" for name in _COUNTS]]).any(axis=1)
     if wrong.any():
         key = wrong.index[wrong.to_numpy()][0]

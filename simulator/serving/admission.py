@@ -25,7 +25,7 @@ mem_cache/allocator/hisparse.py, disaggregation/decode.py. In tokens:
   tokens more, as for everyone that runs, and the room for a whole hot buffer.
 - An output that could not fit even an empty rank is cut at arrival, see lengths.py.
 
-The rules are plain functions that the compiled event loop calls, on arrays of records. They are in
+The rules are plain functions that the compiled event loop calls, on arrays of records. They are
 one file, as the engine's scheduler decides by all of them together.
 """
 

@@ -1,5 +1,4 @@
-"""Plan, serve, check and reproduce by plain names: what the commands of these names call, and
-Python users."""
+"""Plan, serve, check and reproduce by plain names: what commands and Python users call."""
 
 from __future__ import annotations
 
@@ -11,20 +10,18 @@ import pandas as pd
 
 from hisparse_sim.policies import Policy, get_policy
 from hisparse_sim.simulator.serving import config_check
+from hisparse_sim.simulator.serving.aim import Aim
+from hisparse_sim.simulator.serving.candidates import Progress as PlanProgress
 from hisparse_sim.simulator.serving.config_check import Finding
 from hisparse_sim.simulator.serving.hardware import load_hardware
 from hisparse_sim.simulator.serving.missing import Origin
-from hisparse_sim.simulator.serving.plan import (
-    DEFAULT_BUFFERS,
-    DEFAULT_RATIOS,
-    Aim,
-    Plan,
-    make_plan,
-)
-from hisparse_sim.simulator.serving.prediction import Setting, serve_all
+from hisparse_sim.simulator.serving.plan import DEFAULT_BUFFERS, DEFAULT_RATIOS, Plan, make_plan
+from hisparse_sim.simulator.serving.prediction import Setting
 from hisparse_sim.simulator.serving.reproduce import Progress, table
 from hisparse_sim.simulator.serving.reproduce import reproduce as redo
-from hisparse_sim.simulator.serving.scenario import scenario_of
+from hisparse_sim.simulator.serving.scenario import scenario_of, several, takes_scenario
+from hisparse_sim.simulator.serving.serving_rows import Progress as ServeProgress
+from hisparse_sim.simulator.serving.serving_rows import serve_all
 from hisparse_sim.traces import OneTrace, as_trace
 from hisparse_sim.traces.notebook import shown
 
@@ -34,7 +31,7 @@ OTHER_POLICIES = ("fifo", "lru", "arc", "belady")  # whose misses the best pair 
 LINKED = "gh200"  # the machine whose host link it is tried with
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Planned(Plan):
     """A plan, and what it is for."""
 
@@ -69,6 +66,7 @@ class Serving:
 
     rows: pd.DataFrame
     setting: Setting
+    aim: Aim  # of the first load
     origin: Origin  # of the misses
     notes: tuple[str, ...]
 
@@ -76,43 +74,92 @@ class Serving:
         return shown("Serving", self.notes, self.rows)
 
 
+@takes_scenario
 def plan(
     *,
     concurrency: int = DEFAULT_CONCURRENCY,
-    buffers: Iterable[int] | None = None,
-    ratios: Iterable[int] | None = None,
+    buffers: int | Iterable[int] | None = None,
+    ratios: int | Iterable[int] | None = None,
+    any_layout: bool = False,
     mode: str = "hisparse",
     policy: str | Policy = "lru",
+    candidates: bool = False,
+    progress: PlanProgress | None = None,
     max_tpot_ms: float | None = None,
+    max_ttft_s: float | None = None,
+    percentile: float = 50.0,
     max_miss_rate: float | None = None,
+    rate: float | None = None,
+    requests: int | None = None,
+    range_ratio: float = 1.0,
+    seed: int = 0,
+    gpu_hour: float | None = None,
     **scenario: Any,
 ) -> Planned:
-    """Choose `device_buffer_size` and `host_to_device_ratio` for a load.
+    """Choose `device_buffer_size` and `host_to_device_ratio` for a load, and where prefill is apart
+    the number of instances too.
 
-    `scenario`: fields of `Scenario` (model, hardware, prompt, trace, ...). `concurrency`: requests
-    at a time, over all ranks. `buffers`, `ratios`: candidates (None: `DEFAULT_BUFFERS`,
-    `DEFAULT_RATIOS`). `mode`: how copies are waited for. `max_tpot_ms` and `max_miss_rate` (0 to
-    1): targets.
+    Candidates are ranked by an estimate; the best are served, and all that is said of them is what
+    `serve` gives for the same arguments.
+
+    Parameters
+    ----------
+    scenario
+        Fields of `Scenario` (model, hardware, prompt, trace, ...).
+    concurrency, rate, requests, range_ratio, seed, gpu_hour
+        The load, as for `serve`: a closed loop, or with `rate` an open one.
+    buffers, ratios, any_layout
+        Candidates (None: `DEFAULT_BUFFERS`, `DEFAULT_RATIOS`), in the layout of the scenario or in
+        any that fits the machine.
+    mode
+        How copies are waited for.
+    max_tpot_ms, max_ttft_s, percentile, max_miss_rate
+        Targets: for that percentile of the requests; misses as a share, 0 to 1.
+    candidates
+        Serve all candidates, not the finalists alone.
+    progress
+        Gets (candidates served, how many are known to be) as they are served.
 
     Raises what `Scenario.resolve` and `make_plan` raise.
     """
     asked = scenario_of(scenario)
     policy = get_policy(policy)
     setting, misses_of, origin, notes = asked.resolve(mode, policy)
-    aim = Aim(asked.prompt, asked.output_len, concurrency, max_tpot_ms, max_miss_rate)
+    aim = Aim(
+        asked.prompt,
+        asked.output_len,
+        concurrency,
+        max_tpot_ms,
+        max_miss_rate,
+        max_ttft_s,
+        percentile,
+        rate,
+        requests,
+        range_ratio,
+        seed,
+        gpu_hour,
+    )
+    pairs = None
+    if asked.prefill_instances is not None or asked.decode_instances is not None:
+        pairs = [(asked.prefill_instances or 1, asked.decode_instances or 1)]
     found = make_plan(
         setting,
         aim,
         misses_of,
         policy.name,
-        buffers or DEFAULT_BUFFERS,
-        ratios or DEFAULT_RATIOS,
+        several(buffers) or DEFAULT_BUFFERS,
+        several(ratios) or DEFAULT_RATIOS,
+        instances=pairs,
+        other_layouts=asked.in_other_layouts(mode, policy) if any_layout else (),
         other_policies=() if asked.miss_curve else OTHER_POLICIES,
         linked=load_hardware(LINKED, asked.profiles),
+        every=candidates,
+        progress=progress,
     )
     return Planned(**vars(found), setting=setting, aim=aim, origin=origin, notes=notes)
 
 
+@takes_scenario
 def check_config(
     config: str, *, concurrency: int = DEFAULT_CONCURRENCY, **scenario: Any
 ) -> list[Finding]:
@@ -126,50 +173,82 @@ def check_config(
     return config_check.check_config(config, setting, aim, misses_of)
 
 
+@takes_scenario
 def serve(
     *,
-    modes: Iterable[str] | None = None,
+    modes: str | Iterable[str] | None = None,
     buffer: int = 4096,
     ratio: int = 4,
     policy: str | Policy = "lru",
-    concurrencies: Iterable[int] | None = None,
+    concurrencies: int | Iterable[int] | None = None,
     rate: float | None = None,
     requests: int | None = None,
     range_ratio: float = 1.0,
     seed: int = 0,
+    max_tpot_ms: float | None = None,
+    max_ttft_s: float | None = None,
+    percentile: float = 50.0,
+    max_miss_rate: float | None = None,
+    gpu_hour: float | None = None,
+    progress: ServeProgress | None = None,
     **scenario: Any,
 ) -> Serving:
     """Simulate serving over time: throughput, latency, and where the time goes.
 
-    `scenario`: fields of `Scenario`. `modes`: of `exposure.MODES` (None: `DEFAULT_MODES`).
-    `concurrencies`: closed loop, each a row (None: `DEFAULT_CONCURRENCY`), or `rate`: open loop,
-    requests a second. `requests`: None for four times the concurrency, or 1,000. `range_ratio`:
-    lengths are uniform in [this x length, length]. Columns of the rows: those of `serve_all`, then
-    `trace, provenance`.
+    Parameters
+    ----------
+    scenario
+        Fields of `Scenario`.
+    modes
+        Of `exposure.MODES` (None: `DEFAULT_MODES`).
+    concurrencies, rate
+        Closed loop, each a row (None: `DEFAULT_CONCURRENCY`), or open loop, requests a second.
+    requests, range_ratio, seed
+        How many (None: four times the concurrency, or 1,000) of which length: uniform in
+        [range_ratio x length, length], drawn anew for each seed.
+    max_tpot_ms, max_ttft_s, percentile, max_miss_rate
+        Targets, for `goodput_per_s` and `meets`.
+    gpu_hour
+        Price of a GPU for an hour, for `cost_per_million` output tokens.
+    progress
+        Gets (what is served, requests finished, all of them) now and then.
 
-    Raises what `Scenario.resolve` and `serve_all` raise.
+    Columns of the rows: those of `serving_rows.serve_one`, then `trace, provenance`. Raises what
+    `Scenario.resolve` and `serve_all` raise.
     """
     if rate is not None and concurrencies:
         raise ValueError("give concurrencies (closed loop) or a rate (open loop), not both")
     asked = scenario_of(scenario)
     policy = get_policy(policy)
     setting, misses_of, origin, notes = asked.resolve("baseline", policy)
+    aims = [
+        Aim(
+            asked.prompt,
+            asked.output_len,
+            clients,
+            max_tpot_ms,
+            max_miss_rate,
+            max_ttft_s,
+            percentile,
+            rate,
+            requests,
+            range_ratio,
+            seed,
+            gpu_hour,
+        )
+        for clients in several(concurrencies) or (DEFAULT_CONCURRENCY,)
+    ]
     rows = serve_all(
         setting,
         misses_of,
-        modes or DEFAULT_MODES,
+        several(modes) or DEFAULT_MODES,
         buffer,
         ratio,
         policy.name,
-        asked.prompt,
-        asked.output_len,
-        concurrencies=concurrencies or ((DEFAULT_CONCURRENCY,) if rate is None else ()),
-        rate_per_s=rate,
-        requests=requests,
-        range_ratio=range_ratio,
-        seed=seed,
+        aims,
+        progress,
     )
-    return Serving(_of(origin, rows), setting, origin, notes)
+    return Serving(_of(origin, rows), setting, aims[0], origin, notes)
 
 
 def reproduce(

@@ -9,13 +9,14 @@ from typing import Any
 
 import pandas as pd
 
+from hisparse_sim.simulator.serving.aim import Aim
 from hisparse_sim.simulator.serving.deployment import RESERVE
 from hisparse_sim.simulator.serving.engines import NEWEST, Engine
 from hisparse_sim.simulator.serving.lengths import CUT, check_length
 from hisparse_sim.simulator.serving.memory import MAX_BUFFER, PAGE_TOKENS, pages
 from hisparse_sim.simulator.serving.missing import MissesOf
 from hisparse_sim.simulator.serving.models import Model
-from hisparse_sim.simulator.serving.plan import Aim, make_plan
+from hisparse_sim.simulator.serving.plan import make_plan
 from hisparse_sim.simulator.serving.prediction import Setting
 from hisparse_sim.simulator.serving.shortages import shortages
 from hisparse_sim.traces.documents import parse_json
@@ -212,8 +213,8 @@ def _verdict(
     yield Finding(
         NOTE,
         f"{ours['tokens_per_s']:,.0f} tokens/s at {ours['tpot_ms']:.1f} ms a token with"
-        f" {batch} {'request' if batch == 1 else 'requests'}/rank ({ours['limit']}); without"
-        f" HiSparse {without:,.0f}: {pays} at this load",
+        f" {batch} {'request' if batch == 1 else 'requests'}/rank (bottleneck:"
+        f" {ours['bottleneck']}); without HiSparse {without:,.0f}: {pays} at this load",
     )
 
 

@@ -29,7 +29,11 @@ class Demand(NamedTuple):
 def profile_of(model: Model) -> Profile:
     """The profile of this model, or else that of the model with the most similar name."""
     known = [profile for profile in profiles().values() if profile.tokens_per_position == 1]
-    return max(known, key=lambda one: len(commonprefix([one.model.lower(), model.name.lower()])))
+
+    def alike(profile: Profile) -> int:
+        return len(commonprefix([profile.model.lower(), model.name.lower()]))  # noqa: RUF071
+
+    return max(known, key=alike)
 
 
 def demand_of(model: Model, context: int) -> Demand:

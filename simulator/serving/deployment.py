@@ -145,7 +145,7 @@ class Deployment:
             raise ValueError(
                 f"{_gib(self.rank_host_bytes)} of host memory for each of {ranks} GPUs are"
                 f" {_gib(asked)}, and {name} has {_gib(there)}: if yours has more, state its total"
-                " as --host-memory"
+                " as `host_memory_gib`"
             )
 
     def assumptions(self) -> tuple[str, ...]:
@@ -161,9 +161,9 @@ class Deployment:
         lines = [
             f"{hardware.name}: {hardware.description}{other}",
             f"device pool: {_gib(self.device_pool_bytes)} a GPU, {'as given' if given else room}",
-            f"host memory: {_gib(hardware.node_host_bytes)} a node"
+            f"host memory: {_gib(hardware.node_host_bytes)} for {hardware.gpus} GPUs"
             + (f" in each of {nodes} nodes" if nodes > 1 else "")
-            + f", {_gib(self.rank_host_bytes)} for each GPU's host pool",
+            + f", {_gib(self.rank_host_bytes)} for the host pool of each",
             f"engine: {self.engine.name}",
         ]
         if given and self.device_pool_bytes + self.weight_bytes > gpu:

@@ -10,8 +10,8 @@ the request joins the running batch. Requests go to the ranks in turn.
 Between two events on an instance (a request ends or comes, a transfer or staging ends, a pool page
 is missing, a queue may move) its steps are alike and are taken together. Whatever happens elsewhere
 in the meantime shortens that to the end of the step in which it happens. Admission, growth and
-retraction follow admission.py, times come from step_tables.py. The loop is compiled, and in one
-file: an event passes through all of it.
+retraction follow admission.py, times come from step_tables.py. The compiled loop is one file: an
+event passes through all of it.
 """
 
 from __future__ import annotations

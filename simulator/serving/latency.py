@@ -129,34 +129,11 @@ def load_link(name: str, path: str | Path | None = None) -> Link:
     ProfileError if it is unknown (the message lists the known) or lacks a figure.
     """
     profile = find_profile("links", name, path)
-    bulk = profile.number("bulk_gb_s", positive=True)
+    of = profile.labels.get("kernels_of")
+    link = _carried(profile, _kernels_of(of, profile, path)) if of else _own(profile)
     round_trip = profile.number("round_trip_ns", 0.0)
-    kind = profile.sources["link_gb_s"].kind if "link_gb_s" in profile.sources else ""
-    source = profile.sources["link_gb_s"].text if "link_gb_s" in profile.sources else ""
-    if of := profile.labels.get("kernels_of"):
-        base = _kernels_of(of, profile, path)
-        kind, source = (
-            "modelled",
-            f"from {base.name}: rates with the large copy, kernels' pace with the round trip",
-        )
-        entry_ns, link_gb_s = (
-            base.entry_ns * base.bulk_gb_s / bulk,
-            base.link_gb_s * bulk / base.bulk_gb_s,
-        )
-        there = profile.number("round_trip_ns", positive=True)
-        kernels = {k: cost.over(base.round_trip_ns, there) for k, cost in base.kernels.items()}
-    else:
-        entry_ns, link_gb_s = profile.number("entry_ns"), profile.number("link_gb_s", positive=True)
-        kernels = {kernel: _kernel(profile, kernel) for kernel in KERNELS}
-    return Link(
-        name=profile.name,
-        description=profile.labels.get("description", ""),
-        kind=kind,
-        source=source,
-        entry_ns=entry_ns,
-        link_gb_s=link_gb_s,
-        bulk_gb_s=bulk,
-        kernels=kernels,
+    return replace(
+        link,
         host_gb_s=profile.number("host_gb_s", inf, positive=True),
         host_gpus=profile.count("host_gpus", 0),
         host_low_gb_s=profile.number("host_low_gb_s", 0.0),
@@ -164,6 +141,37 @@ def load_link(name: str, path: str | Path | None = None) -> Link:
         round_trip_ns=round_trip,
         round_trip_low_ns=profile.number("round_trip_low_ns", round_trip),
         round_trip_high_ns=profile.number("round_trip_high_ns", round_trip),
+    )
+
+
+def _own(profile: Profile) -> Link:
+    """Rates and kernels from the profile's own figures."""
+    source = profile.sources.get("link_gb_s")
+    return Link(
+        name=profile.name,
+        description=profile.labels.get("description", ""),
+        kind=source.kind if source else "",
+        source=source.text if source else "",
+        entry_ns=profile.number("entry_ns"),
+        link_gb_s=profile.number("link_gb_s", positive=True),
+        bulk_gb_s=profile.number("bulk_gb_s", positive=True),
+        kernels={kernel: _kernel(profile, kernel) for kernel in KERNELS},
+    )
+
+
+def _carried(profile: Profile, base: Link) -> Link:
+    """Rates and kernels of `base`, carried over to this profile's large copy and round trip."""
+    bulk = profile.number("bulk_gb_s", positive=True)
+    there = profile.number("round_trip_ns", positive=True)
+    return Link(
+        name=profile.name,
+        description=profile.labels.get("description", ""),
+        kind="modelled",
+        source=f"from {base.name}: rates with the large copy, kernels' pace with the round trip",
+        entry_ns=base.entry_ns * base.bulk_gb_s / bulk,
+        link_gb_s=base.link_gb_s * bulk / base.bulk_gb_s,
+        bulk_gb_s=bulk,
+        kernels={k: cost.over(base.round_trip_ns, there) for k, cost in base.kernels.items()},
     )
 
 

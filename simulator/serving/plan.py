@@ -1,80 +1,70 @@
 """Which device_buffer_size and host_to_device_ratio to run, and what they are worth.
 
-Uses the cohort view of `Setting.steady_tokens_per_s` for every candidate, so that a whole grid
-takes a moment; `serve` runs the chosen one in time.
+A quick estimate ranks all candidates; the event loop serves the finalists, and its word counts:
+every rate and latency in a plan is what `serve` gives for the same setting and the same requests.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pandas as pd
 
-from hisparse_sim.simulator.serving.deployment import pinned_bytes
+from hisparse_sim.simulator.serving.aim import Aim
+from hisparse_sim.simulator.serving.candidates import (
+    Candidates,
+    Progress,
+    front,
+    instance_pairs,
+)
 from hisparse_sim.simulator.serving.hardware import Hardware
+from hisparse_sim.simulator.serving.launch import hisparse_config, prefill_flags
 from hisparse_sim.simulator.serving.missing import MissesOf
 from hisparse_sim.simulator.serving.prediction import Setting
-from hisparse_sim.traces.documents import LEAST_AMOUNT, MOST_AMOUNT
+from hisparse_sim.simulator.serving.worth import (
+    break_even,
+    miss_sensitivity,
+    over_link,
+    policy_value,
+)
 
 DEFAULT_BUFFERS = (2048, 3072, 4096, 6144, 8192)
 DEFAULT_RATIOS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20)
-NEARLY_EQUAL = 0.01  # throughputs closer than this are alike: the smaller memory wins
-
-
-@dataclass(frozen=True)
-class Aim:
-    """The load to plan for and what must hold."""
-
-    prompt: int
-    output: int
-    concurrency: int
-    max_tpot_ms: float | None = None
-    max_miss_rate: float | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("prompt", "output", "concurrency"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
-        tpot_ms, miss_rate = self.max_tpot_ms, self.max_miss_rate
-        if tpot_ms is not None and not LEAST_AMOUNT <= tpot_ms <= MOST_AMOUNT:
-            raise ValueError(f"max_tpot_ms must be above 0 and finite, not {tpot_ms}")
-        if miss_rate is not None and not 0 <= miss_rate <= 1:
-            raise ValueError(f"max_miss_rate must be between 0 and 1, not {miss_rate}")
 
 
 @dataclass(frozen=True)
 class Plan:
     """The result of planning. Tables are tidy; `best` is a row of `candidates` or None, and has
-    `hisparse_config` and `worth_it` (at this load no slower than without HiSparse) besides.
+    `hisparse_config` and `worth_it` besides (no slower a GPU at this load than without HiSparse, or
+    a target is missed without it); its `flags` start what is recommended.
 
-    Columns of `candidates`: what `_candidate` gives for each (buffer, ratio), then `best` (whether
-    it is the one recommended), `baseline_tokens_per_s` (without HiSparse), `break_even` (concurrent
-    requests over all ranks from which it is ahead of that; missing: never here) and `flags` (that
-    start the engine with it).
+    Columns of `candidates`: what `candidates.describe` gives, those of `serving_rows.serve_one`,
+    then `best` (whether it is the one recommended), `baseline_tokens_per_s` (without HiSparse) and
+    `break_even` (concurrent requests from which the best is ahead of that; missing: never here, or
+    not sought). There is a row for every candidate that was served or cannot run.
     """
 
     candidates: pd.DataFrame
     best: Mapping[str, Any] | None
     reasons: tuple[str, ...]
-    baseline: Mapping[str, Any]
-    pareto: pd.DataFrame  # candidates that no other beats in tokens/s, TPOT and host memory
-    smallest_buffer: int | None  # that meets the targets
-    break_even: int | None  # of the best
-    sensitivity: pd.DataFrame  # of the best: misses scaled
-    flags: str  # of the best
-    policies: pd.DataFrame  # the best with the misses of other policies
-    linked: Mapping[str, Any]  # the best over another host link: hardware, link_gb_s, tokens_per_s
+    baseline: Mapping[str, Any]  # a row without HiSparse, with the best number of instances
+    pareto: pd.DataFrame  # candidates that no other beats in tokens/s a GPU, TPOT and host memory
+    smallest_buffer: int | None = None  # that meets the targets
+    break_even: int | None = None  # of the best
+    sensitivity: pd.DataFrame = field(default_factory=pd.DataFrame)  # of the best: misses scaled
+    flags: str = ""  # of the best, or without HiSparse where that is better
+    prefill_flags: str = ""  # of the instances that prefill for others, if any do
+    policies: pd.DataFrame = field(default_factory=pd.DataFrame)  # the best, other policies' misses
+    linked: Mapping[str, Any] | None = None  # the best over another host link, see over_link
 
     def rows(self, every: bool = False) -> pd.DataFrame:
-        """The Pareto front and the best, or every candidate."""
-        if every:
+        """The best and the Pareto front, or every candidate; the best first."""
+        if every or not len(self.pareto):
             return self.candidates
-        front = self.pareto
-        missing = self.candidates["best"] & ~self.candidates["flags"].isin(front["flags"])
-        return pd.concat([front, self.candidates[missing]], ignore_index=True)
+        kept = self.candidates["best"] | self.candidates.index.isin(self.pareto.index)
+        return self.candidates[kept]
 
     def document(self, every: bool = False) -> dict[str, Any]:
         """Everything in names and plain values, for a script: `recommendation` and what it rests
@@ -86,126 +76,9 @@ class Plan:
             "smallest_buffer": self.smallest_buffer,
             "sensitivity": self.sensitivity.to_dict("records"),
             "policies": self.policies.to_dict("records"),
-            "linked": dict(self.linked),
+            "linked": dict(self.linked or {}),
             "candidates": self.rows(every).to_dict("records"),
         }
-
-
-def _candidate(setting: Setting, aim: Aim) -> dict[str, Any]:
-    """One row for a setting: what runs and how fast; `requests` 0 and a reason if it cannot."""
-    row: dict[str, Any] = {
-        "buffer": setting.device_buffer_size if setting.mode != "baseline" else 0,
-        "ratio": setting.ratio if setting.mode != "baseline" else 0,
-        "miss_rate": setting.misses.rate if setting.misses else 0.0,
-        "requests": 0,
-        "limit": "",
-        "batch": 0,
-        "tokens_per_s": 0.0,
-        "tpot_ms": float("nan"),
-        "host_gb": 0.0,
-        "meets": False,
-        "reason": "",
-    }
-    if setting.mode != "baseline":
-        row["host_gb"] = pinned_bytes(setting.deployment, setting.ratio) / 1e9
-        found = setting.deployment.capacity(
-            setting.ratio, setting.device_buffer_size, aim.prompt + aim.output, aim.output
-        )
-        if found.requests == 0:
-            return row | {"limit": found.limit, "reason": found.reason}
-    resident, limit = setting.resident(aim.prompt, aim.output)
-    length = setting.pool.length(aim.prompt, aim.output)
-    if resident == 0:
-        return row | {"limit": limit, "reason": length.reason}
-    wanted = -(-aim.concurrency // setting.ranks)
-    batch = min(resident, wanted)
-    tpot = setting.step_us(batch, aim.prompt + length.output / 2) / 1000
-    meets = (aim.max_tpot_ms is None or tpot <= aim.max_tpot_ms) and (
-        aim.max_miss_rate is None or row["miss_rate"] <= aim.max_miss_rate
-    )
-    return row | {
-        "requests": resident,
-        "limit": limit if resident < wanted else "concurrency",
-        "batch": batch,
-        "tokens_per_s": setting.steady_tokens_per_s(aim.prompt, length.output, batch),
-        "tpot_ms": tpot,
-        "meets": meets,
-    }
-
-
-def _best(rows: pd.DataFrame) -> dict[str, Any] | None:
-    able = rows[rows["meets"] & (rows["requests"] > 0)]
-    if able.empty:
-        return None
-    top = able["tokens_per_s"].max()
-    alike = able[able["tokens_per_s"] >= top * (1 - NEARLY_EQUAL)]
-    order = alike.sort_values(["host_gb", "tokens_per_s", "buffer"], ascending=[True, False, True])
-    return {str(name): value for name, value in order.head(1).to_dict("records")[0].items()}
-
-
-def _pareto(rows: pd.DataFrame) -> pd.DataFrame:
-    able = rows[rows["requests"] > 0]
-    keep = []
-    for index, row in able.iterrows():
-        better = (
-            (able["tokens_per_s"] >= row["tokens_per_s"])
-            & (able["tpot_ms"] <= row["tpot_ms"])
-            & (able["host_gb"] <= row["host_gb"])
-        )
-        strictly = (
-            (able["tokens_per_s"] > row["tokens_per_s"])
-            | (able["tpot_ms"] < row["tpot_ms"])
-            | (able["host_gb"] < row["host_gb"])
-        )
-        if not (better & strictly).any():
-            keep.append(index)
-    return able.loc[keep].sort_values("tokens_per_s", ascending=False).reset_index(drop=True)
-
-
-def break_even(setting: Setting, baseline: Setting, prompt: int, output: int) -> int | None:
-    """Smallest concurrency, in steps of one request per rank, from which HiSparse is ahead."""
-    most, _ = setting.resident(prompt, output)
-    held, _ = baseline.resident(prompt, output)
-    for batch in range(1, most + 1):
-        ours = setting.steady_tokens_per_s(prompt, output, batch)
-        if ours > baseline.steady_tokens_per_s(prompt, output, min(batch, held)):
-            return batch * setting.ranks
-    return None
-
-
-def hisparse_config(setting: Setting) -> dict[str, int]:
-    """What --hisparse-config takes."""
-    return {
-        "top_k": setting.deployment.model.top_k,
-        "device_buffer_size": setting.device_buffer_size,
-        "host_to_device_ratio": setting.ratio,
-    }
-
-
-def launch_flags(setting: Setting) -> str:
-    """The flags that start SGLang with this setting."""
-    deployment, layout = setting.deployment, setting.deployment.layout
-    flags = [f"--tp-size {layout.gpus}"]
-    if layout.attention_dp > 1:
-        flags.append(f"--dp-size {layout.attention_dp} --enable-dp-attention")
-    if layout.experts_ep > 1:
-        flags.append(f"--ep-size {layout.experts_ep}")
-    dtype = {"bf16": "bfloat16"}.get(deployment.kv_dtype, "fp8_e4m3")
-    flags += [
-        f"--kv-cache-dtype {dtype}",
-        f"--mem-fraction-static {deployment.mem_fraction_static:g}",
-        f"--max-running-requests {setting.max_running_requests}",
-        f"--chunked-prefill-size {setting.chunked_prefill_size}",
-        "--disable-radix-cache",
-    ]
-    if deployment.max_total_tokens is not None:
-        flags.append(f"--max-total-tokens {deployment.max_total_tokens}")
-    if setting.disaggregated:
-        flags.append("--disaggregation-mode decode")
-    if setting.mode != "baseline":
-        config = json.dumps(hisparse_config(setting))
-        flags.append(f"--enable-hisparse --hisparse-config '{config}'")
-    return " ".join(flags)
 
 
 def make_plan(
@@ -216,160 +89,165 @@ def make_plan(
     buffers: Iterable[int] = DEFAULT_BUFFERS,
     ratios: Iterable[int] = DEFAULT_RATIOS,
     *,
+    instances: Iterable[tuple[int, int]] | None = None,
+    other_layouts: Iterable[Setting] = (),
     other_policies: Iterable[str] = (),
     linked: Hardware | None = None,
+    every: bool = False,
+    progress: Progress | None = None,
 ) -> Plan:
-    """Try every buffer and ratio for `aim`; `setting` gives all the rest.
+    """Search all buffers and ratios for `aim`; `setting` gives all the rest.
 
-    The best is also computed with the misses of `other_policies`, and over the host link of the
-    machine `linked`. Raises ValueError if the model does not fit or a buffer is smaller than its
-    top-k.
+    `instances`: pairs (prefill, decode) to try where prefill is apart; None: those about in
+    balance. `other_layouts`: the same setting in other layouts, to be tried too. The best is also
+    served with the misses of `other_policies`, and over the host link of the machine `linked`.
+    `every`: serve all candidates, not the finalists alone.
+
+    Raises ValueError if the model does not fit or a buffer is smaller than its top-k.
     """
-    baseline = replace(setting, mode="baseline", misses=None)
-    settings = [
-        replace(setting, device_buffer_size=size, ratio=ratio, misses=misses_of(policy, size))
-        for size in sorted(set(buffers))
-        for ratio in sorted(set(ratios))
-    ]
-    candidates = pd.DataFrame([_candidate(one, aim) for one in settings])
-    base = _candidate(baseline, aim) | {"flags": launch_flags(baseline)}
-    best = _best(candidates)
-    crossings = [
-        break_even(one, baseline, aim.prompt, aim.output) if able else None
-        for one, able in zip(settings, candidates["requests"] > 0, strict=True)
-    ]
-    candidates = candidates.assign(
-        best=False,
-        baseline_tokens_per_s=base["tokens_per_s"],
-        break_even=pd.array(crossings, dtype="Int64"),
-        flags=[launch_flags(one) for one in settings],
+    layouts = (setting, *other_layouts)
+    pairs = None if instances is None else tuple(instances)
+
+    def apart(one: Setting) -> list[Setting]:
+        """The setting with every number of instances to try."""
+        if not one.disaggregated:
+            return [one]
+        tried = instance_pairs(one, aim) if pairs is None else pairs
+        return [replace(one, prefill_instances=p, decode_instances=d) for p, d in tried]
+
+    without = Candidates(
+        [each for one in layouts for each in apart(replace(one, mode="baseline", misses=None))],
+        aim,
     )
-    met = candidates[candidates["meets"]]
+    found = Candidates(
+        [
+            each
+            for one in layouts
+            for size in sorted(set(buffers))
+            for ratio in sorted(set(ratios))
+            for each in apart(
+                replace(one, device_buffer_size=size, ratio=ratio, misses=misses_of(policy, size))
+            )
+        ],
+        aim,
+        progress,
+    )
+    if setting.steps is None:
+        reason = f"rates are not known: {setting.no_steps}; what follows is memory alone"
+        table = found.table().assign(best=False)
+        return Plan(table, None, (reason,), without.describe(0), table[:0])
+    without.serve(without.able)
+    base = without.rows[without.fastest()] if without.able else without.describe(0)
+    if every:
+        found.serve(found.able)
+    place = found.search()
+    table = found.table()
+    table = table.assign(
+        best=table.index == place,
+        baseline_tokens_per_s=base.get("tokens_per_s", 0.0),
+        break_even=pd.array([None] * len(table), dtype="Int64"),
+    ).sort_values("best", ascending=False, kind="stable")
+    met = table[table["meets"]]
     smallest = int(met["buffer"].min()) if len(met) else None
-    if best is None:
-        none = pd.DataFrame()
-        reasons = (_why_none(candidates, aim),)
-        front = _pareto(candidates)
-        return Plan(candidates, None, reasons, base, front, smallest, None, none, "", none, {})
-    place = candidates.index[
-        (candidates["buffer"] == best["buffer"]) & (candidates["ratio"] == best["ratio"])
-    ][0]
-    candidates.loc[place, "best"] = True
-    chosen = settings[place]
-    sensitivity = [
-        {"misses_times": factor}
-        | {
-            name: value
-            for name, value in _candidate(scale_misses(chosen, factor), aim).items()
-            if name in ("miss_rate", "tokens_per_s", "tpot_ms")
-        }
-        for factor in (0.0, 0.5, 1.0, 1.5, 2.0)
-    ]
-    return Plan(
-        candidates=candidates,
-        best=best
-        | {
-            "break_even": crossings[place],
-            "flags": launch_flags(chosen),
-            "hisparse_config": hisparse_config(chosen),
-            "worth_it": bool(best["tokens_per_s"] >= base["tokens_per_s"]),
-        },
-        reasons=tuple(_reasons(candidates, best, base, aim)),
-        baseline=base,
-        pareto=_pareto(candidates),
-        smallest_buffer=smallest,
-        break_even=crossings[place],
-        sensitivity=pd.DataFrame(sensitivity),
-        flags=launch_flags(chosen),
-        policies=policy_value(chosen, aim, misses_of, dict.fromkeys((policy, *other_policies))),
-        linked=_over(chosen, aim, int(best["batch"]), linked) if linked else {},
-    )
-
-
-def _over(setting: Setting, aim: Aim, batch: int, hardware: Hardware) -> dict[str, Any]:
-    linked = on_link(setting, hardware)
-    return {
-        "hardware": hardware.name,
-        "link_gb_s": linked.link.bulk_gb_s,
-        "tokens_per_s": linked.steady_tokens_per_s(aim.prompt, aim.output, batch),
+    plan = Plan(table, None, (_why_none(found),), base, _pareto(table), smallest)
+    if place is None:
+        return plan
+    chosen = found.settings[place]
+    best = {str(name): value for name, value in table.loc[[place]].to_dict("records")[0].items()}
+    gain = _gain(best, base)
+    worth_it = gain is None or gain >= 1 or not base["meets"]
+    crossing = None if aim.rate_per_s is not None else break_even(chosen, aim)
+    table.loc[place, "break_even"] = crossing
+    best |= {
+        "break_even": crossing,
+        "flags": str(best["flags"] if worth_it else base["flags"]),
+        "hisparse_config": hisparse_config(chosen),
+        "worth_it": worth_it,
     }
-
-
-def scale_misses(setting: Setting, factor: float) -> Setting:
-    """The same setting with every layer's misses multiplied."""
-    if setting.misses is None:
-        return setting
-    return replace(setting, misses=setting.misses.times(factor))
-
-
-def on_link(setting: Setting, hardware: Hardware) -> Setting:
-    """The same setting with the host link and host memory of `hardware`: the C2C projection."""
-    own = setting.deployment.hardware
-    linked = replace(
-        own,
-        node_host_bytes=hardware.node_host_bytes,
-        link=hardware.link,
-        gpus_per_host=hardware.gpus_per_host,
+    return replace(
+        plan,
+        best=best,
+        reasons=tuple(_reasons(found, place, base)),
+        break_even=crossing,
+        sensitivity=miss_sensitivity(chosen, aim),
+        flags=best["flags"],
+        prefill_flags=prefill_flags(chosen) if chosen.disaggregated else "",
+        policies=policy_value(chosen, aim, misses_of, dict.fromkeys((policy, *other_policies))),
+        linked=over_link(chosen, aim, linked) if linked else None,
     )
-    return replace(setting, deployment=replace(setting.deployment, hardware=linked))
 
 
-def _why_none(rows: pd.DataFrame, aim: Aim) -> str:
-    able = rows[rows["requests"] > 0]
-    if able.empty:
-        return f"nothing fits: {rows['reason'].iloc[0]}"
-    parts = []
-    if aim.max_tpot_ms is not None:
-        parts.append(f"{aim.max_tpot_ms:g} ms a token (best: {able['tpot_ms'].min():.1f})")
-    if aim.max_miss_rate is not None:
-        parts.append(f"a miss rate of {aim.max_miss_rate:g} (best: {able['miss_rate'].min():.3f})")
+def _pareto(table: pd.DataFrame) -> pd.DataFrame:
+    able = table[table["requests"] > 0]
+    points = [
+        (row["tokens_per_s_per_gpu"], -row["tpot_ms"], -row["host_gb"], i)
+        for i, row in zip(able.index, able.to_dict("records"), strict=True)
+    ]
+    return able.loc[front(points)]
+
+
+def _gain(row: Mapping[str, Any], base: Mapping[str, Any]) -> float | None:
+    """Tokens/s a GPU over those without HiSparse; None if nothing runs there."""
+    rate = base.get("tokens_per_s_per_gpu", 0.0)
+    return float(row["tokens_per_s_per_gpu"] / rate) if rate else None
+
+
+def _why_none(found: Candidates) -> str:
+    aim, rows = found.aim, list(found.rows.values())
+    if not rows:
+        return f"nothing fits: {found.estimates[0].reason}"
+    at = f"at the {aim.percentile:g}th percentile"
+    targets = {
+        "TPOT": (aim.max_tpot_ms, "tpot_ms", f"{{:g}} ms per token {at} (best: {{:.1f}})"),
+        "TTFT": (aim.max_ttft_s, "ttft_s", f"{{:g}} s to the first token {at} (best: {{:.1f}})"),
+        "miss rate": (aim.max_miss_rate, "miss_rate", "a miss rate of {:g} (best: {:.3f})"),
+    }
+    parts = [
+        text.format(target, min(float(row[name]) for row in rows))
+        for what, (target, name, text) in targets.items()
+        if target is not None and any(what in row["missed"] for row in rows)
+    ]
+    if all(row["refused"] for row in rows):
+        parts.append(f"the longest request ({rows[0]['refused']} refused)")
     return f"no candidate reaches {' and '.join(parts)}"
 
 
-def _reasons(
-    rows: pd.DataFrame, best: Mapping[str, Any], base: Mapping[str, Any], aim: Aim
-) -> list[str]:
-    same_buffer = rows[(rows["buffer"] == best["buffer"]) & (rows["requests"] > 0)]
-    same_ratio = rows[(rows["ratio"] == best["ratio"]) & (rows["requests"] > 0)]
-    out = [
-        f"B {best['buffer']:,} and ratio {best['ratio']} run {best['batch']} requests/rank"
-        f" (limited by {best['limit']}) at {best['tpot_ms']:.1f} ms a token:"
-        f" {best['tokens_per_s']:,.0f} tokens/s"
-    ]
-    for name, table in (("ratio", same_buffer), ("buffer", same_ratio)):
-        smaller = table[table[name] < best[name]].tail(1)
-        larger = table[table[name] > best[name]].head(1)
-        for side in (smaller, larger):
-            for row in side.to_dict("records"):
-                out.append(
-                    f"{name} {row[name]:,} instead: {row['batch']} requests/rank ({row['limit']}),"
-                    f" {row['tpot_ms']:.1f} ms, {row['tokens_per_s']:,.0f} tokens/s,"
-                    f" {row['host_gb']:,.0f} GB pinned instead of {best['host_gb']:,.0f}"
-                )
-    if base["tokens_per_s"]:
-        gain = best["tokens_per_s"] / base["tokens_per_s"]
-        out.append(
-            f"without HiSparse: {base['batch']} requests/rank ({base['limit']}),"
-            f" {base['tpot_ms']:.1f} ms, {base['tokens_per_s']:,.0f} tokens/s; HiSparse gives"
-            f" {gain:.2f} times as much at a concurrency of {aim.concurrency}"
+def _reasons(found: Candidates, place: int, base: Mapping[str, Any]) -> Iterable[str]:
+    """What is recommended, what lies beside it, and what is without HiSparse: a sentence each."""
+    best, setting = found.rows[place], found.settings[place]
+    at = f"(p{found.aim.percentile:g})"
+    apart = (
+        f" on {setting.prefill_instances} prefill and {setting.decode_instances} decode instances"
+        if setting.disaggregated
+        else ""
+    )
+    yield (
+        f"B {best['buffer']:,} and ratio {best['ratio']}{apart}: {best['tokens_per_s']:,.0f}"
+        f" tokens/s, TPOT {best['tpot_ms']:.1f} ms and TTFT {best['ttft_s']:,.1f} s {at},"
+        f" {best['running']:,.0f} requests decode on average; bottleneck: {best['bottleneck']}"
+    )
+    for name, i in found.beside(place):
+        row = found.rows[i]
+        value = {
+            "buffer": f"{row['buffer']:,}",
+            "ratio": str(row["ratio"]),
+            "instances": f"{row['prefill_instances']} + {row['decode_instances']}",
+            "layout": row["layout"],
+        }[name]
+        missed = f", misses {row['missed']}" if row["missed"] else ""
+        yield (
+            f"{name} {value} instead: {row['tokens_per_s']:,.0f} tokens/s"
+            + (f" ({row['tokens_per_s_per_gpu']:,.1f} a GPU)" if name == "instances" else "")
+            + f", TPOT {row['tpot_ms']:.1f} ms, {row['host_gb']:,.0f} GB pinned instead of"
+            f" {best['host_gb']:,.0f}; bottleneck: {row['bottleneck']}{missed}"
         )
+    gain = _gain(best, base)
+    if gain is None:
+        yield f"without HiSparse the request does not fit: {base['reason']}"
     else:
-        out.append(f"without HiSparse the request does not fit: {base['reason']}")
-    return out
-
-
-def policy_value(
-    setting: Setting, aim: Aim, misses_of: MissesOf, policies: Iterable[str]
-) -> pd.DataFrame:
-    """Tokens/s with the misses of other policies: what better eviction would be worth."""
-    rows = []
-    for policy in policies:
-        other = replace(setting, misses=misses_of(policy, setting.device_buffer_size))
-        row = _candidate(other, aim)
-        rows.append(
-            {"policy": policy} | {k: row[k] for k in ("miss_rate", "tpot_ms", "tokens_per_s")}
+        yield (
+            f"without HiSparse: {base['tokens_per_s']:,.0f} tokens/s, TPOT {base['tpot_ms']:.1f}"
+            f" ms, {base['running']:,.0f} requests decode on average; bottleneck:"
+            f" {base['bottleneck']}; HiSparse gives {gain:.2f} times as much a GPU at a load of"
+            f" {found.aim.label}"
         )
-    table = pd.DataFrame(rows)
-    if len(table):
-        table["more_tokens"] = table["tokens_per_s"] / table["tokens_per_s"].iloc[0] - 1
-    return table

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass
+from functools import cache, cached_property
 from pathlib import Path
-
-import pandas as pd
 
 from hisparse_sim.simulator.serving.admission import (
     CLIP_NEW_TOKENS,
@@ -26,15 +23,21 @@ from hisparse_sim.simulator.serving.memory import (
     full_kv_bytes,
     pages,
 )
-from hisparse_sim.simulator.serving.missing import LayerMisses, MissesOf
+from hisparse_sim.simulator.serving.missing import LayerMisses
 from hisparse_sim.simulator.serving.profiles import ProfileError
-from hisparse_sim.simulator.serving.served import Server, serve
+from hisparse_sim.simulator.serving.served import Server
 from hisparse_sim.simulator.serving.steptimes import StepTimes
-from hisparse_sim.simulator.serving.workload import Workload
+from hisparse_sim.simulator.serving.transfer import TRANSFER_GB_S
 
-# A GPU's share of what Mooncake's Transfer Engine, which SGLang uses by default, reaches between two
-# nodes: 190 GB/s over 8 x 400 Gb/s RoCE (its README, https://github.com/kvcache-ai/Mooncake).
-TRANSFER_GB_S = 190 / 8
+
+@cache
+def _shipped_link(name: str) -> Link:
+    return load_link(name)
+
+
+def _link(name: str, profiles: str | Path | None) -> Link:
+    """As `load_link`; a shipped profile is read once."""
+    return _shipped_link(name) if profiles is None else load_link(name, profiles)
 
 
 def swap_in_on(link: Link, kernel: str, device_buffer_size: int, entry_bytes: int) -> SwapIn:
@@ -82,7 +85,19 @@ class Setting:
 
     @property
     def ranks(self) -> int:
+        """Of one instance."""
         return self.deployment.layout.attention_dp
+
+    @property
+    def instances(self) -> int:
+        """Instances that decode."""
+        return self.decode_instances if self.disaggregated else 1
+
+    @property
+    def gpus(self) -> int:
+        """Of all instances."""
+        prefill = self.prefill_instances if self.disaggregated else 0
+        return self.deployment.layout.gpus * (self.instances + prefill)
 
     @cached_property
     def pool(self) -> Pool:
@@ -131,7 +146,7 @@ class Setting:
 
         ProfileError if the machine's profile names none or an unknown one.
         """
-        link = load_link(self.deployment.hardware.link, self.profiles)
+        link = _link(self.deployment.hardware.link, self.profiles)
         if self.host_gb_s is not None:
             link = link.limited(self.host_gb_s)
         return link.among(self.deployment.pulling_gpus)
@@ -167,7 +182,7 @@ class Setting:
             max_running=max(self.max_running_requests // self.ranks, 1),
             staging_bytes_per_s=self.link.bulk_gb_s * 1e9,
             token_bytes=model.layers * self.deployment.entry_bytes,
-            instances=self.decode_instances if self.disaggregated else 1,
+            instances=self.instances,
             prefill_instances=self.prefill_instances if self.disaggregated else 0,
             prefill_pool=self._pool(prefill, prefill, 0) if self.disaggregated else None,
             transfer_bytes_per_s=self.transfer_gb_s * 1e9,
@@ -255,69 +270,3 @@ class Setting:
             prefill = steps.prefill_attention_chunk_us(0, prompt)
             prefill += steps.prefill_rest_chunk_us(prompt)
         return self.ranks * batch * output / (batch * prefill + decode) * 1e6
-
-
-def serve_all(
-    setting: Setting,
-    misses_of: MissesOf,
-    modes: Iterable[str],
-    device_buffer_size: int,
-    ratio: int,
-    policy: str,
-    prompt: int,
-    output: int,
-    *,
-    concurrencies: Iterable[int] = (),
-    rate_per_s: float | None = None,
-    requests: int | None = None,
-    range_ratio: float = 1.0,
-    seed: int = 0,
-) -> pd.DataFrame:
-    """Serve every mode at every load; one tidy row each.
-
-    Loads are `concurrencies` (closed loop) or one `rate_per_s` (open loop). `requests` defaults to
-    four times the concurrency, or 1,000. Columns: mode, load, tokens_per_s, TPOT and TTFT
-    percentiles, running, waiting, the shares of the time (prefill, decode_attention, decode_rest,
-    swap_in, idle), retractions, refused, cut, makespan_s.
-    """
-    loads: list[tuple[int | None, float | None]] = [(c, None) for c in concurrencies]
-    if rate_per_s is not None:
-        loads.append((None, rate_per_s))
-    rows = []
-    for mode in modes:
-        needed = misses_of(policy, device_buffer_size) if mode != "baseline" else None
-        one = replace(
-            setting, mode=mode, device_buffer_size=device_buffer_size, ratio=ratio, misses=needed
-        )
-        for concurrency, rate in loads:
-            count = requests
-            if count is None:
-                count = 4 * concurrency if concurrency else 1000
-            workload = Workload(prompt, output, count, concurrency, rate, range_ratio, seed)
-            served = serve(one.server(), workload)
-            span = served.makespan or 1.0
-            rows.append(
-                {
-                    "mode": mode,
-                    "load": str(concurrency) if concurrency else f"{rate:g}/s",
-                    "tokens_per_s": served.output_tokens_per_s,
-                    "tpot_p50_ms": served.tpot_ms(50),
-                    "tpot_p95_ms": served.tpot_ms(95),
-                    "tpot_p99_ms": served.tpot_ms(99),
-                    "ttft_p50_s": served.ttft_s(50),
-                    "ttft_p95_s": served.ttft_s(95),
-                    "ttft_p99_s": served.ttft_s(99),
-                    "running": served.running,
-                    "waiting": served.waiting,
-                    "prefill": served.times.prefill / span,
-                    "decode_attention": served.times.decode_attention / span,
-                    "decode_rest": served.times.decode_rest / span,
-                    "swap_in": served.times.swap_in / span,
-                    "idle": served.times.idle / span,
-                    "retractions": served.retractions,
-                    "refused": served.refused,
-                    "cut": served.cut,
-                    "makespan_s": served.makespan,
-                }
-            )
-    return pd.DataFrame(rows)

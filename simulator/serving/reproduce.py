@@ -8,14 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib.resources import files
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from hisparse_sim.policies import Policy
-from hisparse_sim.simulator.serving import profiles
 from hisparse_sim.simulator.serving.deployment import Deployment, rank_weight_bytes
 from hisparse_sim.simulator.serving.engines import NEWEST, load_engine
 from hisparse_sim.simulator.serving.exposure import Exposure
@@ -29,12 +27,12 @@ from hisparse_sim.simulator.serving.memory import (
 from hisparse_sim.simulator.serving.missing import LayerMisses, layer_misses
 from hisparse_sim.simulator.serving.models import load_model
 from hisparse_sim.simulator.serving.prediction import Setting, swap_in_on
+from hisparse_sim.simulator.serving.published import read_published
 from hisparse_sim.simulator.serving.served import serve
 from hisparse_sim.simulator.serving.step_source import steps_for
 from hisparse_sim.simulator.serving.steptimes import LAYOUTS
 from hisparse_sim.simulator.serving.workload import Workload
 from hisparse_sim.traces import Trace, open_trace, sample_path
-from hisparse_sim.traces.documents import parse_toml
 from hisparse_sim.traces.file.units import refuse_blocks
 
 GIB = 1 << 30
@@ -61,12 +59,6 @@ class Reproduced:
         if self.at_least and self.ours >= self.published:
             return 0.0
         return self.ours / self.published - 1
-
-
-def read_published() -> dict[str, Any]:
-    """The shipped figures: tables sources, memory, serving, steps, decode, measured_baseline."""
-    text = (files(profiles) / "published.toml").read_text(encoding="utf-8")
-    return parse_toml(text, "published.toml")
 
 
 def _memory(entry: Mapping[str, Any]) -> tuple[float, str]:
@@ -292,18 +284,4 @@ def throughput_curves(trace: Trace, policy: str | Policy = "lru") -> pd.DataFram
             for name, mode, pool, engine in lines
             for concurrency in CURVE
         ]
-    )
-
-
-def published_rates() -> pd.DataFrame:
-    """The published rates of the workload of `throughput_curves`: source, mode, concurrency,
-    tokens_per_s."""
-    rates = {  # the last entry of a point counts
-        (entry["source"], entry["mode"], entry["concurrency"]): entry["value"]
-        for entry in read_published()["serving"]
-        if not {"against", "prompt"} & set(entry)
-    }
-    return pd.DataFrame(
-        [(*key, rate) for key, rate in rates.items()],
-        columns=["source", "mode", "concurrency", "tokens_per_s"],
     )

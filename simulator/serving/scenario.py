@@ -6,14 +6,17 @@ defaults. Importing this loads nothing heavy, for the command line does.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
+from inspect import Parameter, signature
 from pathlib import Path
 from reprlib import repr as clipped
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from hisparse_sim.simulator.serving.engines import NEWEST, load_engine
-from hisparse_sim.traces.documents import MOST_COUNT
+from hisparse_sim.simulator.serving.transfer import TRANSFER_GB_S
+from hisparse_sim.traces.documents import LEAST_AMOUNT, MOST_AMOUNT, MOST_COUNT
 
 if TYPE_CHECKING:
     from hisparse_sim.policies import Policy
@@ -22,6 +25,9 @@ if TYPE_CHECKING:
     from hisparse_sim.simulator.serving.models import Model
     from hisparse_sim.simulator.serving.prediction import Setting
     from hisparse_sim.traces import OneTrace
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+Value = TypeVar("Value")
 
 GIB = 1 << 30
 MOST_GIB = 1 << 20  # a pebibyte
@@ -42,7 +48,10 @@ class Scenario:
     host_memory_gib: float | None = None  # of the machine, all GPUs; None: the profile's
     engine: str = NEWEST.name  # whose memory and admission rules hold
     early_stops: bool = False  # requests may end before their limit (no ignore_eos)
-    disaggregated: bool = False  # prefill runs on another instance like this
+    disaggregated: bool = False  # prefill runs on instances of its own; so too with either of these
+    prefill_instances: int | None = None  # None: plan searches, serve takes 1
+    decode_instances: int | None = None
+    transfer_gb_s: float = TRANSFER_GB_S  # from prefill to decode, each GPU
     max_running_requests: int = 480  # over all ranks
     chunked_prefill_size: int = 65_536  # tokens, over all ranks
     kernel: str = "sglang"  # swap-in kernel: the engine's, or "native" for ours
@@ -54,9 +63,10 @@ class Scenario:
     miss_curve: str | Path | None = None  # rows of a sweep, instead of a replay
 
     def __post_init__(self) -> None:
-        for name in ("prompt", "output_len", "max_running_requests"):
+        counts = ("prompt", "output_len", "max_running_requests")
+        for name in (*counts, "prefill_instances", "decode_instances"):
             value = getattr(self, name)
-            if not 1 <= value <= MOST_COUNT:
+            if value is not None and not 1 <= value <= MOST_COUNT:
                 raise ValueError(
                     f"{name} must be at least 1 and at most {MOST_COUNT}, not {clipped(value)}"
                 )
@@ -68,10 +78,18 @@ class Scenario:
             value = getattr(self, name)
             if value is not None and not 0 < value <= MOST_GIB:
                 raise ValueError(f"{name} must be above 0 and at most {MOST_GIB}, not {value}")
+        if not LEAST_AMOUNT <= self.transfer_gb_s <= MOST_AMOUNT:
+            raise ValueError(f"transfer_gb_s must be above 0 and finite, not {self.transfer_gb_s}")
         if not 0 < self.mem_fraction_static < 1:
             raise ValueError(
                 f"mem_fraction_static must lie between 0 and 1, not {self.mem_fraction_static}"
             )
+
+    @property
+    def apart(self) -> bool:
+        """Whether prefill runs on instances of its own."""
+        given = (self.prefill_instances, self.decode_instances)
+        return self.disaggregated or given != (None, None)
 
     def resolve(self, mode: str, policy: Policy) -> Resolved:
         """Load what is named, and describe where misses come from (they are replayed when asked
@@ -118,7 +136,7 @@ class Scenario:
             if self.step_times is not None:
                 raise
             no_steps = str(error)  # memory is answered, rates are not
-        start = "direct" if self.disaggregated else "staged"
+        start = "direct" if self.apart else "staged"
         context = self.prompt + self.output_len // 2
         notes: tuple[str, ...] = (f"rates are not known: {no_steps}",) if no_steps else ()
         given: MissesOf
@@ -159,7 +177,10 @@ class Scenario:
             deployment,
             steps,
             mode,
-            disaggregated=self.disaggregated,
+            disaggregated=self.apart,
+            prefill_instances=self.prefill_instances or 1,
+            decode_instances=self.decode_instances or 1,
+            transfer_gb_s=self.transfer_gb_s,
             max_running_requests=self.max_running_requests,
             chunked_prefill_size=self.chunked_prefill_size,
             ignore_eos=not self.early_stops,
@@ -168,6 +189,17 @@ class Scenario:
             no_steps=no_steps,
         )
         return Resolved(setting, given, origin, notes)
+
+    def in_other_layouts(self, mode: str, policy: Policy) -> tuple[Setting, ...]:
+        """The setting in every other layout that the machine takes and whose times are known."""
+        from hisparse_sim.simulator.serving.steptimes import LAYOUTS
+
+        found = []
+        for name in LAYOUTS:
+            if name != self.layout:
+                with suppress(ValueError):
+                    found.append(replace(self, layout=name).resolve(mode, policy).setting)
+        return tuple(one for one in found if one.steps is not None)
 
 
 def deployment_of(
@@ -232,3 +264,24 @@ def scenario_of(options: Mapping[str, Any]) -> Scenario:
         if name not in known:
             raise TypeError(f"unknown argument {name!r}; a scenario has {', '.join(known)}")
     return Scenario(**options)
+
+
+def takes_scenario(function: Function) -> Function:
+    """Let help and completion show the fields of `Scenario` in place of `**scenario`."""
+    own = signature(function)
+    kept = [each for each in own.parameters.values() if each.kind is not Parameter.VAR_KEYWORD]
+    more = [
+        Parameter(field.name, Parameter.KEYWORD_ONLY, default=field.default, annotation=field.type)
+        for field in fields(Scenario)
+    ]
+    function.__signature__ = own.replace(parameters=[*kept, *more])  # type: ignore[attr-defined]
+    return function
+
+
+def several(given: Value | Iterable[Value] | None) -> tuple[Value, ...] | None:
+    """Return the values of an argument that takes one or several."""
+    if given is None:
+        return None
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        return (given,)
+    return tuple(given)

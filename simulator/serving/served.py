@@ -33,6 +33,11 @@ from hisparse_sim.simulator.serving.steptimes import StepTimes
 from hisparse_sim.simulator.serving.workload import Floats, Longs, Requests, Workload
 
 EVENTS_AT_A_TIME = 50_000  # between two reports of progress
+SHORT_OF = {  # in the words of memory.py
+    SLOTS: "max-running-requests",
+    DEVICE_POOL: "device pool",
+    LOGICAL_POOL: "indexer keys",
+}
 Progress = Callable[[int, int], None]  # (requests finished, all)
 
 
@@ -63,9 +68,9 @@ class Server:
 
     def output(self, prompt: int, output: int) -> int:
         """Tokens that a request may generate of those asked for; 0: refused."""
-        if self.prefill_instances and self.prefill_pool:
-            if self.prefill_pool.length(prompt, 1).outcome == REFUSED:
-                return 0
+        pool = self.prefill_pool if self.prefill_instances else None
+        if pool and pool.length(prompt, 1).outcome == REFUSED:
+            return 0
         return self.pool.length(prompt, output).output
 
 
@@ -237,8 +242,6 @@ def _served(server: Server, state: State, refused: int, cut: int) -> Served:
         )
     running = float(instances.running_s.sum()) / span if span else 0.0
     inside = float(totals.system_s) / span if span else 0.0
-    logical = "indexer keys" if server.pool.hierarchical else "device pool"
-    names = {SLOTS: "max-running-requests", DEVICE_POOL: "device pool", LOGICAL_POOL: logical}
     return Served(
         makespan=span,
         finished=state.requests,
@@ -248,7 +251,7 @@ def _served(server: Server, state: State, refused: int, cut: int) -> Served:
         waiting=inside - running,
         queued={
             name: float(totals.queued_s[reason]) / span if span else 0.0
-            for reason, name in names.items()
+            for reason, name in SHORT_OF.items()
         },
         retractions=int(state.ranks.retractions.sum()),
         peak_device_tokens=int(totals.peak_device),

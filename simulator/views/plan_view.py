@@ -13,8 +13,9 @@ import pandas as pd
 from hisparse_sim.simulator.views.tables import print_table, write_text
 
 if TYPE_CHECKING:
+    from hisparse_sim.simulator.serving.aim import Aim
     from hisparse_sim.simulator.serving.config_check import Finding
-    from hisparse_sim.simulator.serving.plan import Aim, Plan
+    from hisparse_sim.simulator.serving.plan import Plan
     from hisparse_sim.simulator.serving.prediction import Setting
 
 Columns = dict[str, tuple[str, Callable[[Any], str]]]
@@ -36,53 +37,83 @@ def _signed(value: Any) -> str:
     return f"{100 * value:+.1f} %"
 
 
-_CANDIDATES: Columns = {
-    "buffer": ("buffer", _count),
-    "ratio": ("ratio", _count),
-    "miss_rate": ("miss %", _percent),
-    "batch": ("requests/rank", _count),
-    "limit": ("limited by", str),
-    "tokens_per_s": ("tok/s", _count),
-    "tpot_ms": ("TPOT ms", _one),
-    "host_gb": ("host GB", _count),
-}
-
-
 def _wrapped(text: str) -> str:
     """Return the text in indented lines of at most 80 columns."""
     return textwrap.fill(text, 80, initial_indent="  ", subsequent_indent="    ")
 
 
-def load_line(setting: Setting, prompt: int, output: int) -> str:
-    """Return the load that a plan or run is for."""
+def load_line(setting: Setting, aim: Aim) -> str:
+    """What a plan or a run is for."""
     deployment = setting.deployment
-    prefill = "prefill on another instance" if setting.disaggregated else "prefill on the same GPUs"
+    prefill = "prefill on other instances" if setting.disaggregated else "prefill on the same GPUs"
     ranks = f"{setting.ranks} ranks" if setting.ranks > 1 else "1 rank"
+    lengths = f"prompts of {aim.prompt:,} tokens, {aim.output:,} out"
+    if aim.range_ratio < 1:
+        lengths += f", down to {aim.range_ratio:g} of that"
     return (
         f"{deployment.model.name}, {deployment.kv_dtype} KV, on {deployment.layout.gpus} x"
         f" {deployment.hardware.name} ({deployment.layout.name}: {ranks}), {prefill};\n"
-        f"prompts of {prompt:,} tokens, {output:,} out"
+        f"{lengths}"
     )
 
 
-def assumed(setting: Setting) -> str:
-    """Return the assumptions of the figures, a line each."""
-    return "Assumed:\n" + "\n".join(_wrapped(line) for line in setting.assumptions())
+def assumed(setting: Setting, notes: Sequence[str]) -> str:
+    """What the figures rest on, a line each."""
+    return "Assumed:\n" + "\n".join(_wrapped(line) for line in (*notes, *setting.assumptions()))
+
+
+def _candidate_columns(rows: pd.DataFrame, aim: Aim) -> Columns:
+    at = "" if aim.percentile == 50 else f" p{aim.percentile:g}"
+    columns: Columns = {"buffer": ("buffer", _count), "ratio": ("ratio", _count)}
+    if rows["layout"].nunique() > 1:
+        columns["layout"] = ("layout", str)
+    if "tpot_ms" not in rows:  # memory alone is known
+        return columns | {
+            "miss_rate": ("miss %", _percent),
+            "requests": ("requests/rank", _count),
+            "limit": ("limited by", str),
+            "host_gb": ("host GB", _count),
+        }
+    if (rows["prefill_instances"] > 0).any():
+        columns |= {"instances": ("P+D", str), "tokens_per_s_per_gpu": ("tok/s/GPU", _one)}
+    else:
+        columns |= {"miss_rate": ("miss %", _percent), "running": ("running", _count)}
+    columns |= {
+        "tokens_per_s": ("tok/s", _count),
+        "tpot_ms": (f"TPOT ms{at}", _one),
+        "ttft_s": (f"TTFT s{at}", _one),
+        "host_gb": ("host GB", _count),
+    }
+    if aim.gpu_hour is not None:
+        columns["cost_per_million"] = ("cost/1M", lambda value: f"{value:,.2f}")
+    return columns | {"bottleneck": ("bottleneck", str)}
 
 
 def show_plan(
-    plan: Plan, rows: pd.DataFrame, setting: Setting, aim: Aim, output: Path | None
+    plan: Plan,
+    rows: pd.DataFrame,
+    setting: Setting,
+    aim: Aim,
+    again: str,
+    notes: Sequence[str],
+    output: Path | None,
 ) -> None:
-    """Print the load, the choice and its reasons, the candidates, and what follows from the
-    choice."""
-    load = load_line(setting, aim.prompt, aim.output)
-    lines = [f"{load}, {aim.concurrency:,} concurrent requests over all ranks", ""]
+    """The load, the choice with its reasons, the table of candidates, and what follows from it.
+
+    `again`: the command that serves the best; `notes`: where the misses come from.
+    """
+    load = (
+        f"{aim.rate_per_s:g} requests/s"
+        if aim.rate_per_s is not None
+        else f"{aim.concurrency:,} concurrent requests over all ranks"
+    )
+    lines = [f"{load_line(setting, aim)}, {load}", ""]
     if plan.best is not None:
         pair = f"device_buffer_size {plan.best['buffer']}, ratio {plan.best['ratio']}"
-        if plan.best["tokens_per_s"] < plan.baseline["tokens_per_s"]:
-            lines.append(f"Serve without HiSparse at this load; best with it: {pair}")
-        else:
+        if plan.best["worth_it"]:
             lines.append(f"Best: {pair}")
+        else:
+            lines.append(f"Serve without HiSparse at this load; the best with it: {pair}")
     lines += [_wrapped(reason) for reason in plan.reasons]
     refused = [
         f"B {row['buffer']:,}, ratio {row['ratio']} cannot run: {row['reason']}"
@@ -90,40 +121,49 @@ def show_plan(
     ]
     able = rows[rows["requests"] > 0]
     if len(able):
-        front = (
-            "Pareto front of the candidates" if len(rows) < len(plan.candidates) else "Candidates"
-        )
-        lines += ["", f"{front} (tok/s and host GB over all ranks)"]
+        lines += ["", "tok/s and host GB: over all instances"]
+    pairs = zip(able["prefill_instances"], able["decode_instances"], strict=True)
     print_table(
-        able,
-        _CANDIDATES,
+        able.assign(instances=[f"{prefill}+{decode}" for prefill, decode in pairs]),
+        _candidate_columns(able, aim),
         output,
         before="\n".join(lines),
-        after="\n".join([*refused, _extras(plan, aim), "", assumed(setting)]),
-        bars="tokens_per_s",
+        after="\n".join([*refused, _extras(plan, aim, again), "", assumed(setting, notes)]),
+        bars="tokens_per_s" if "tpot_ms" in able else "",
+        keys=("buffer", "ratio"),
+        sections=[_section(row, plan) for _, row in able.iterrows()],
     )
 
 
-def _extras(plan: Plan, aim: Aim) -> str:
-    """Return targets, break-even, sensitivity, other policies, C2C and the flags of the choice."""
+def _section(row: pd.Series, plan: Plan) -> str:
+    """The heading that a row of the table stands under."""
+    if plan.best is None:
+        return f"Misses {row['missed']}" if row.get("missed") else "Candidates"
+    if row["best"]:
+        return "Best"
+    return f"Misses {row['missed']}" if row["missed"] else "Best for a latency or a memory"
+
+
+def _extras(plan: Plan, aim: Aim, again: str) -> str:
+    """Targets, break-even, sensitivity, better eviction, C2C and flags of the choice, in lines."""
     if plan.best is None:
         return ""
-    crossing = (
-        "never, with the requests that fit"
-        if plan.break_even is None
-        else f"{plan.break_even} requests over all ranks"
-    )
+    best = plan.best
+    lines = [""]
+    if aim.has_targets:
+        lines += [
+            f"Smallest buffer served that meets the targets: {plan.smallest_buffer}",
+            f"Goodput: {best['goodput_per_s']:.3g} requests/s meet the targets, each for itself",
+        ]
+    if aim.rate_per_s is None:
+        crossing = (
+            "not ahead up to this load"
+            if plan.break_even is None
+            else f"{plan.break_even} requests over all ranks"
+        )
+        lines.append(f"Break-even concurrency: {crossing}")
     rates = ", ".join(f"{value:,.0f}" for value in plan.sensitivity["tokens_per_s"])
-    lines = [
-        "",
-        *(
-            [f"Smallest buffer that meets the targets: {plan.smallest_buffer}"]
-            if aim.max_tpot_ms is not None or aim.max_miss_rate is not None
-            else []
-        ),
-        f"Break-even concurrency: {crossing}",
-        f"If misses are 0, 0.5, 1, 1.5, 2 times as many: {rates} tok/s",
-    ]
+    lines.append(f"If misses are 0, 0.5, 1, 1.5, 2 times as many: {rates} tok/s")
     for row in plan.policies.to_dict("records")[1:]:
         lines.append(
             f"With policy {row['policy']}: {100 * row['miss_rate']:.1f} % misses,"
@@ -134,17 +174,10 @@ def _extras(plan: Plan, aim: Aim) -> str:
             f"With the host link of {plan.linked['hardware']} ({plan.linked['link_gb_s']:.0f}"
             f" GB/s) and the same compute: {plan.linked['tokens_per_s']:,.0f} tok/s"
         )
-    best = plan.best
-    return "\n".join(
-        [
-            *lines,
-            f"Simulate it: hisparse-sim serve --buffer {best['buffer']} --ratio {best['ratio']}"
-            f" --concurrency {aim.concurrency} and the other options of this plan",
-            "",
-            "Flags:",
-            *_flag_lines(plan.flags if best["worth_it"] else plan.baseline["flags"]),
-        ]
-    )
+    lines += ["", "Simulate it:", *_flag_lines(again), "", "Flags:", *_flag_lines(plan.flags)]
+    if plan.prefill_flags:
+        lines += ["Flags of an instance that prefills:", *_flag_lines(plan.prefill_flags)]
+    return "\n".join(lines)
 
 
 def _flag_lines(flags: str) -> list[str]:
@@ -166,21 +199,35 @@ def show_findings(findings: Sequence[Finding], output: Path | None = None) -> No
 
 
 def show_served(
-    rows: pd.DataFrame, before: str, setting: Setting, output: Path | None = None
+    rows: pd.DataFrame,
+    before: str,
+    setting: Setting,
+    aim: Aim,
+    notes: Sequence[str],
+    output: Path | None = None,
 ) -> None:
-    """Print the load and a line per run: rate, latencies, and shares of the time in per cent."""
+    """What runs, and a line a run: rate, latencies, and the shares of the time in per cent."""
+    apart = setting.disaggregated
+    at = "" if aim.percentile == 50 else f" p{aim.percentile:g}"
     columns: Columns = {
         "mode": ("mode", str),
         "load": ("load", str),
         "tokens_per_s": ("tok/s", _count),
-        "tpot_p50_ms": ("TPOT ms", _one),
-        "ttft_p50_s": ("TTFT s", _one),
+        "tpot_ms": (f"TPOT ms{at}", _one),
+        "ttft_s": (f"TTFT s{at}", _one),
         "running": ("running", _one),
         "waiting": ("queued", _one),
-        "prefill": ("prefill %", _percent),
+        "prefill_busy" if apart else "prefill": ("prefill %", _percent),
         "swap_in": ("swap-in %", _percent),
     }
-    notes = [
+    if aim.has_targets:
+        columns["goodput_per_s"] = ("goodput/s", lambda value: f"{value:.3g}")
+    if aim.gpu_hour is not None:
+        columns["cost_per_million"] = ("cost/1M", lambda value: f"{value:,.2f}")
+    columns["bottleneck"] = ("bottleneck", str)
+    if aim.has_targets:
+        columns["missed"] = ("misses", str)
+    said = [
         f"{row['mode']}, {row['load']}: {row[name]} {what}"
         for row in rows.to_dict("records")
         for name, what in (
@@ -189,21 +236,20 @@ def show_served(
         )
         if row[name]
     ]
-    print_table(
-        rows,
-        columns,
-        output,
-        before,
-        "\n".join([*_READING, "", assumed(setting), "", *notes]),
-        "tokens_per_s",
+    shares = (
+        "prefill: share of the time in which the prefill instances work; swap-in: of decode's time"
+        if apart
+        else "prefill, swap-in: share of the time; the rest is decoding"
     )
+    after = [*_READING, shares, "", assumed(setting, notes), "", *said]
+    print_table(rows, columns, output, before, "\n".join(after), "tokens_per_s")
 
 
 _READING = (
     "",
-    "TPOT, TTFT: medians; TTFT includes the wait in the queue",
-    "running: requests that decode, over all ranks; queued: all others",
-    "prefill, swap-in: share of the time; the rest is decoding",
+    "TPOT: (latency - TTFT) / (output tokens - 1), prefills between them included; TTFT with all",
+    "waiting before. Medians, if no percentile is named",
+    "running: requests that decode, over all instances; queued: all others",
 )
 
 

@@ -10,6 +10,7 @@ import reference
 
 from fuzz import corpus, mutate, mutate_files, oracles
 from fuzz.documents import DOCUMENTS
+from fuzz.prompts import PROMPTS
 from fuzz.target import Target
 from hisparse_sim.simulator.replay.replaying import replay_part
 from hisparse_sim.traces import Trace, TraceError, open_trace, validate
@@ -114,5 +115,6 @@ TARGETS: dict[str, Target] = {
         _imported("array", ".pt", corpus.pt, mutate_files.ZIP, **_ARRAY),
         _imported("jsonl", ".jsonl", corpus.jsonl, mutate.JSON),
         *DOCUMENTS,
+        *PROMPTS,
     )
 }  # fmt: skip

@@ -14,6 +14,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hisparse_sim.traces.capture.models import Loaded
@@ -23,7 +24,7 @@ from hisparse_sim.traces.capture.oracle import (
 from hisparse_sim.traces.capture.recorder import Recorder
 from hisparse_sim.traces.documents import parse_json
 from hisparse_sim.traces.errors import TraceError
-from hisparse_sim.traces.files import atomic_path
+from hisparse_sim.traces.files import atomic_path, opened
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -160,6 +161,10 @@ def save(path: str | os.PathLike[str], indexers: Indexers) -> None:
 def load(path: str | os.PathLike[str], loaded: Loaded) -> Indexers:
     """Read the weights for this model. Raises TraceError if they are damaged or of another."""
     from safetensors import SafetensorError, safe_open
+
+    if Path(path).exists():
+        with opened(path):
+            pass  # safetensors would wait for a pipe
 
     try:
         where = loaded.model.device

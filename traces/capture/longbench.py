@@ -5,12 +5,16 @@
 
 import json
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
+from io import BufferedReader
 from pathlib import Path
 from typing import Any, TypeVar
 
+from hisparse_sim.traces.documents import read_json
 from hisparse_sim.traces.errors import TraceError, install
+from hisparse_sim.traces.files import opened
 
 HUB_ID = "zai-org/LongBench-v2"
 HUB_ALIASES = (HUB_ID, "THUDM/LongBench-v2")
@@ -56,11 +60,12 @@ _COLUMNS = {field.name: "_id" if field.name == "id" else field.name for field in
 def load_longbench(source: str | Path = HUB_ID) -> list[Item]:
     """Load from the Hugging Face hub (needs `datasets`) or from a local file of the same columns.
 
-    Local files are JSON (a list, or an object with the list under `data`), JSONL, Parquet or Arrow.
+    Local files are JSON (a list, or an object with the list under `data`), JSONL, Parquet or Arrow;
+    a folder is what `save_to_disk` of `datasets` wrote.
 
     Raises TraceError if it cannot be had, or an item lacks a column.
     """
-    rows = _from_hub(str(source)) if str(source) in HUB_ALIASES else _from_file(Path(source))
+    rows = _from_hub(str(source)) if str(source) in HUB_ALIASES else _local(Path(source))
     return [_item(row, f"{source}, item {number}") for number, row in enumerate(rows)]
 
 
@@ -122,47 +127,114 @@ def _from_hub(name: str) -> Iterator[Any]:
     return iter(found)
 
 
-def _from_file(path: Path) -> Iterable[Any]:
-    if not path.is_file():
-        raise TraceError(
-            f"{path} does not exist; give {HUB_ID} or a local JSON, JSONL, Parquet or Arrow file"
-        )
-    suffix = path.suffix.lower()
-    try:
-        if suffix == ".json":
-            found = json.loads(path.read_bytes())
-            rows: Any = found.get("data") if isinstance(found, dict) else found
-            if not isinstance(rows, list):
-                raise TraceError(f"{path} is neither a list of items nor an object with data")
-            return list(rows)
-        if suffix == ".jsonl":
-            with path.open("rb") as file:
-                return [json.loads(line) for line in file if line.strip()]
-        if suffix == ".parquet":
-            import pyarrow.parquet as pq
-
-            return list(pq.read_table(path, columns=None).to_pylist())
-        if suffix == ".arrow":
-            return _from_arrow(path)
-    except TraceError:
-        raise
-    except (ValueError, OSError, RecursionError) as error:
-        reason = " ".join(str(error).split())[:160]
-        raise TraceError(f"{path} cannot be read: {reason}") from None
-    raise TraceError(f"{path} is neither .json, .jsonl, .parquet nor .arrow")
+def _local(path: Path) -> list[Any]:
+    if not path.is_dir():
+        return _from_file(path)
+    splits = path / "dataset_dict.json"
+    if not splits.is_file():
+        return _from_saved(path)
+    names = _texts(splits, "splits")
+    if "train" not in names and len(names) > 1:
+        raise TraceError(f"{path} holds the splits {', '.join(names)}: name the folder of one")
+    return _from_saved(path / ("train" if "train" in names else names[0]))
 
 
-def _from_arrow(path: Path) -> list[Any]:
-    """Read either Arrow form: the file format, or the stream that `datasets` keeps in its cache."""
+def _from_saved(path: Path) -> list[Any]:
+    """Read the folder of one data set that `save_to_disk` of the package datasets wrote."""
+    about = path / "state.json"
+    if not about.is_file():
+        inside = sorted(each.name for each in path.glob("*") if each.suffix.lower() in _READERS)
+        found = f"name the file in it: {', '.join(inside[:5])}" if inside else "it holds no items"
+        raise TraceError(f"{path} is a folder that save_to_disk did not write: {found}")
+    return [
+        row for name in _texts(about, "_data_files", "filename") for row in _from_file(path / name)
+    ]
+
+
+def _from_file(path: Path) -> list[Any]:
+    with opened(path) as file:
+        reader = _READERS.get(path.suffix.lower())
+        if reader is None:
+            raise TraceError(f"{path} is none of {', '.join(_READERS)}")
+        if not file.read(1):
+            raise TraceError(f"{path} is empty")
+        file.seek(0)
+        try:
+            rows = reader(file)
+        except TraceError:
+            raise
+        except (ValueError, RecursionError) as error:
+            reason = " ".join(str(error).split())[:160]
+            raise TraceError(f"{path} cannot be read: {reason}") from None
+    if not rows:
+        raise TraceError(f"{path} holds no items")
+    return rows
+
+
+def _texts(path: Path, key: str, of: str | None = None) -> list[str]:
+    """Return the names of files or folders beside `path` that it lists."""
+    found = read_json(path)
+    listed = found.get(key) if isinstance(found, dict) else None
+    names = listed if isinstance(listed, list) else []
+    if of is not None:
+        names = [each.get(of) if isinstance(each, dict) else None for each in names]
+    if not names or not all(isinstance(name, str) and Path(name).name == name for name in names):
+        raise TraceError(f"{path} does not list what lies beside it under {key}")
+    return names
+
+
+def _from_json(file: BufferedReader) -> list[Any]:
+    content = file.read()
+    found = json.loads(content) if content.strip() else []
+    rows = found.get("data") if isinstance(found, dict) else found
+    if not isinstance(rows, list):
+        raise TraceError(f"{file.name} is neither a list of items nor an object with data")
+    return rows
+
+
+def _from_lines(file: BufferedReader) -> list[Any]:
+    return [json.loads(line) for line in file if line.strip()]
+
+
+def _from_parquet(file: BufferedReader) -> list[Any]:
+    import pyarrow.parquet as pq
+
+    with _arrow_errors():
+        return list(pq.read_table(file).to_pylist())
+
+
+def _from_arrow(file: BufferedReader) -> list[Any]:
+    """Read either Arrow form: the file format, or the stream that `datasets` writes."""
     import pyarrow as pa
 
-    with pa.memory_map(str(path)) as source:
-        try:
-            table = pa.ipc.open_file(source).read_all()
-        except pa.ArrowInvalid:
-            source.seek(0)
-            table = pa.ipc.open_stream(source).read_all()
+    # Not mapped: the end of a file that was cut would end the process.
+    with _arrow_errors():
+        form = pa.ipc.open_file if file.read(6) == b"ARROW1" else pa.ipc.open_stream
+        file.seek(0)
+        table = form(file).read_all()
+        table.validate(full=True)  # texts that end behind their column would end it, too
         return list(table.to_pylist())
+
+
+@contextmanager
+def _arrow_errors() -> Iterator[None]:
+    """Turn what Arrow raises for damaged files into ValueError."""
+    import pyarrow as pa
+
+    try:
+        yield
+    except MemoryError:
+        raise ValueError("it is damaged, or needs more memory than there is") from None
+    except (pa.ArrowException, OSError) as error:
+        raise ValueError(str(error)) from None
+
+
+_READERS: dict[str, Callable[[BufferedReader], list[Any]]] = {
+    ".json": _from_json,
+    ".jsonl": _from_lines,
+    ".parquet": _from_parquet,
+    ".arrow": _from_arrow,
+}
 
 
 def _item(row: Any, place: str) -> Item:

@@ -7,6 +7,7 @@ from pathlib import Path
 from hisparse_sim.traces.capture.longbench import HUB_ID, load_longbench, select
 from hisparse_sim.traces.errors import TraceError
 from hisparse_sim.traces.file.captured import checked_id
+from hisparse_sim.traces.files import opened
 from hisparse_sim.traces.terminal import printable
 
 
@@ -18,12 +19,12 @@ def read_prompt_file(path: Path) -> list[tuple[str, str]]:
 
     Raises TraceError naming file and line, also for an id that came before.
     """
+    with opened(path) as file:
+        raw = file.read()
     try:
-        content = path.read_text(encoding="utf-8")
+        content = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise TraceError(f"{path} is no UTF-8 text (byte {error.start})") from None
-    except OSError as error:
-        raise TraceError(f"{path} cannot be read: {error.strerror or error}") from error
     if path.suffix.lower() != ".jsonl":
         if not content.strip():
             raise TraceError(f"{path} is empty")

@@ -16,8 +16,9 @@ prompt_options = combined(
     ),
     click.option(
         "--longbench",
-        metavar="FILE|hub",
-        help="LongBench v2: `hub`, or a local JSON, JSONL, Parquet or Arrow file.",
+        metavar="PATH|hub",
+        help="LongBench v2: `hub`, a local JSON, JSONL, Parquet or Arrow file, or a folder of "
+        "save_to_disk.",
     ),
     click.option(
         "--domain", "domains", multiple=True, callback=several(str), help="Only these domains."

@@ -5,7 +5,7 @@ They are read like files, part by part and checked by the same code; only nothin
 
 import hashlib
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,11 +15,9 @@ import pyarrow as pa
 
 from hisparse_sim.traces.errors import TraceError
 from hisparse_sim.traces.file.columns import OPTIONAL, present, wrong_column
-from hisparse_sim.traces.file.digest import Digest
-from hisparse_sim.traces.file.layout import Columns
 from hisparse_sim.traces.file.metadata import PROVENANCES, Metadata
 from hisparse_sim.traces.file.opening import completed
-from hisparse_sim.traces.file.parts import Part, find_parts
+from hisparse_sim.traces.file.parts import Part, TableRows, find_parts
 from hisparse_sim.traces.file.reader import Trace
 from hisparse_sim.traces.file.units import TOKEN, can_be_replayed
 from hisparse_sim.traces.file.writer import TraceWriter
@@ -33,7 +31,7 @@ class TraceInMemory(Trace):
     def __init__(self, name: str, metadata: Metadata, parts: tuple[Part, ...], table: pa.Table):
         """Use `trace_from_array` or `trace_from_frame`."""
         self._table = table
-        super().__init__(Path(name), None, metadata, parts, present(table.schema), _Rows(table))
+        super().__init__(Path(name), None, metadata, parts, present(table.schema), TableRows(table))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return TraceInMemory, (str(self.path), self.metadata, self.parts, self._table)
@@ -71,22 +69,6 @@ class TraceInMemory(Trace):
 
     def _current(self) -> tuple[int, int]:
         return 0, 0  # a table in memory is never written again
-
-
-class _Rows:
-    """Ranges of rows of a table."""
-
-    digest: Digest | None = None
-
-    def __init__(self, table: pa.Table) -> None:
-        self._table = table
-
-    def read(self, first_row: int, rows: int, columns: Sequence[str]) -> Columns:
-        piece = self._table.slice(first_row, rows)
-        return {name: piece.column(name).chunks for name in columns}
-
-    def shared(self, parts: Iterable[Part]) -> int:
-        return 0
 
 
 def trace_from_frame(
@@ -141,15 +123,13 @@ def trace_from_frame(
     wrong = wrong_column(table.schema)
     if wrong:
         raise TraceError(f"{name} {wrong}")
-    if not table.num_rows:
-        raise TraceError(f"{name} holds no rows")
     parts = find_parts(Path(name), table.select(["request", "layer"]).to_batches())
     if isinstance(prompt_len, int):
         prompt_len = {part.request: prompt_len for part in parts}
     metadata = Metadata(
         model, provenance, top_k or 0, num_layers, unit=unit, prompt_len=dict(prompt_len or {})
     )
-    metadata = completed(Path(name), metadata, parts, _Rows(table))
+    metadata = completed(Path(name), metadata, parts, TableRows(table))
     try:
         Metadata.from_json(metadata.to_json())
     except TraceError as error:

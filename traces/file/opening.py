@@ -1,16 +1,12 @@
 """What a trace says about itself when it is opened: metadata, completed by what its rows hold."""
 
-from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
 
 from hisparse_sim.traces.errors import TraceError
 from hisparse_sim.traces.file.columns import ragged
-from hisparse_sim.traces.file.digest import Digest
-from hisparse_sim.traces.file.layout import Columns
 from hisparse_sim.traces.file.metadata import KEY, PROVENANCES, Metadata
-from hisparse_sim.traces.file.parts import Part, decoding
+from hisparse_sim.traces.file.parts import Part, Stored, decoding
 from hisparse_sim.traces.file.rules import RowError
 from hisparse_sim.traces.file.units import can_be_replayed
 
@@ -18,20 +14,6 @@ from hisparse_sim.traces.file.units import can_be_replayed
 def place(part: Part) -> str:
     """Return how an error names a part, behind the name of its file."""
     return f": request {part.request!r}, layer {part.layer}"
-
-
-class Stored(Protocol):
-    """Where the rows of a trace are: `layout.Groups` of a file, or a table in memory."""
-
-    digest: Digest | None  # None: whether they are as written cannot be told
-
-    def read(self, first_row: int, rows: int, columns: Sequence[str]) -> Columns:
-        """Return the rows as chunks per column."""
-        ...
-
-    def shared(self, parts: Iterable[Part]) -> int:
-        """Return how many of its pieces hold rows of more than one of the parts."""
-        ...
 
 
 def read_metadata(path: Path, keys: dict[bytes, bytes], provenance: str | None) -> Metadata:

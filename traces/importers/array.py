@@ -22,6 +22,7 @@ from hisparse_sim.traces.importers.prompt_rows import ROWS_READ, sign_of_prompt
 from hisparse_sim.traces.importers.returned import Returned, imported
 from hisparse_sim.traces.terminal import printable
 
+_ZIP = b"PK\x03\x04"
 _LARGEST_RATIO = 100  # positions of a real trace shrink to a tenth at best
 
 _REMEDY = "check --prompt-len, and --first-position if row 0 is not the first decode step"
@@ -73,7 +74,9 @@ def _open_pt(path: Path) -> Any:
             f"{path} needs torch to be read: install torch, or save the tensor as .npy"
         ) from None
     with _reading(f"{path} cannot be read as tensors only, and nothing else in it is loaded"):
-        if zipfile.is_zipfile(path):
+        with path.open("rb") as file:
+            zipped = file.read(len(_ZIP)) == _ZIP  # as torch tells it
+        if zipped:
             with zipfile.ZipFile(path) as archive:
                 _refuse_bomb(path, archive.infolist())
                 damaged = archive.testzip()  # torch does not look at the checksums

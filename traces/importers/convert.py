@@ -9,15 +9,20 @@ from typing import Any
 
 from hisparse_sim.traces.demand import Demand
 from hisparse_sim.traces.errors import TraceError
+from hisparse_sim.traces.file.ahead import read_ahead
+from hisparse_sim.traces.file.columns import OPTIONAL
 from hisparse_sim.traces.file.metadata import PROVENANCES, Metadata
 from hisparse_sim.traces.file.model_config import configured
+from hisparse_sim.traces.file.reader import open_trace
 from hisparse_sim.traces.file.units import TOKEN
 from hisparse_sim.traces.file.writer import TraceWriter
-from hisparse_sim.traces.files import opened, refuse_input, refuse_unwritable
+from hisparse_sim.traces.files import holds_trace, opened, refuse_input, refuse_unwritable
 from hisparse_sim.traces.importers import Options, get_importer
 from hisparse_sim.traces.importers.answers import BARE
 from hisparse_sim.traces.importers.importer import FLAGS, Importer
 from hisparse_sim.traces.terminal import printable
+
+TRACE = "trace"  # a trace file that is written again
 
 
 def convert(
@@ -31,10 +36,13 @@ def convert(
     config: str | os.PathLike[str] | None = None,
     progress: Callable[[Demand], None] | None = None,
     warn: Callable[[str], None] | None = None,
+    lz4: bool = False,
     **options: Any,
 ) -> Metadata:
     """Convert `source` and return the metadata of the new file.
 
+    A trace file is written again, in the container that the name of `target` speaks for (`.arrow`,
+    else Parquet), with its metadata and all columns; an Arrow file is compressed with `lz4`.
     `form` is a name of `importers.IMPORTERS`, guessed from the suffix if None; `config` is the
     model's config.json, for its layers and top_k; `options` are the fields of `importers.Options`.
     Large values go through a folder beside `target`, so memory is bounded by one (request, layer).
@@ -44,6 +52,9 @@ def convert(
     ValueError for an unknown format, or options that cannot be or have no meaning for it.
     """
     source, target = Path(source), Path(target)
+    if form == TRACE or (form is None and holds_trace(source)):
+        given = {"model": model, "dataset": dataset, "config": config, **options}
+        return _written_again(source, target, provenance, lz4, progress, given)
     importer = get_importer(form or guess_form(source))
     provenance = provenance or importer.provenance
     if provenance is None:
@@ -84,12 +95,36 @@ def convert(
                 **(imported.notes or {}),
             },
         )
-        with TraceWriter(target, metadata, source=str(source)) as writer:
+        with TraceWriter(target, metadata, source=str(source), lz4=lz4) as writer:
             for part in imported.parts:
                 writer.write(part)
                 if progress is not None:
                     progress(part)
     return metadata
+
+
+def _written_again(
+    source: Path,
+    target: Path,
+    provenance: str | None,
+    lz4: bool,
+    progress: Callable[[Demand], None] | None,
+    given: dict[str, Any],
+) -> Metadata:
+    for name, value in given.items():
+        if value not in (None, "", TOKEN):
+            flag = FLAGS.get(name, f"--{name}")
+            raise ValueError(f"{flag} has no meaning for a trace file: it keeps its metadata")
+    refuse_input(target, [source])
+    refuse_unwritable(target)
+    trace = open_trace(source, provenance)
+    columns = trace.columns & set(OPTIONAL)
+    with TraceWriter(target, trace.metadata, source=str(source), lz4=lz4) as writer:
+        for _, demand in read_ahead(trace, trace.parts, columns):
+            writer.write(demand)
+            if progress is not None:
+                progress(demand)
+    return trace.metadata
 
 
 def _refuse_meaningless(importer: Importer, options: dict[str, Any]) -> None:

@@ -30,6 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hisparse_sim.traces.demand import Demand, Ints, Longs
+from hisparse_sim.traces.file.ahead import read_ahead
 from hisparse_sim.traces.file.reader import Part, Trace
 from hisparse_sim.traces.file.rules import stamp_keys
 from hisparse_sim.traces.file.summary import FIRST_POSITIONS, RECENT_POSITIONS
@@ -117,8 +118,7 @@ def _measure_request(
     kept: list[Demand] = []  # as long as there are few
     accesses = 0
     first, stop = 2**31 - 1, 0
-    for part in parts:
-        demand = trace.read(part, steps=steps)
+    for part, demand in read_ahead(trace, parts, steps=steps):
         if demand.rows:
             found.append(part_locality(demand))
             used.append(part)

@@ -43,7 +43,7 @@ class GeneratedTrace(Trace):
         self._made: dict[int, Demand] = {}
         self._rebuild = (profile, context, steps, layers, seed)
         self.stands_for = stand_ins(profile, layers)  # layer -> layers of the model
-        self.path = Path(f"{profile.name}-{context}")
+        self.path = Path(f"{profile.name}@{context}")  # no file has such a name
         self.metadata = replace(
             metadata(
                 shape, [REQUEST], seed, f"at {profile.prompt_len:,} tokens and over all layers"

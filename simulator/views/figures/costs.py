@@ -73,12 +73,14 @@ def throughput(rows: pd.DataFrame, *, axes: "Axes | None" = None) -> "Axes":
     """Draw output tokens per second over concurrent requests, a line per mode.
 
     `rows`: those of `serve`, columns `mode, load, tokens_per_s`; open loops (a load per second) are
-    left out. Raises ValueError if there is no closed loop."""
+    left out. Raises ValueError if nothing is left, or for runs of several settings."""
     _need(rows, "mode load tokens_per_s", "the throughput figure")
     loads = pd.to_numeric(rows["load"], errors="coerce")
     closed = rows.assign(concurrency=loads)[loads.notna()]
     if closed.empty:
         raise ValueError("no closed loop to draw: run serve with `concurrencies`")
+    if closed.duplicated(["mode", "concurrency"]).any():
+        raise ValueError("the runs are of several settings: draw those of one")
     with styled():
         axes = axes or new_axes(5.6, 3.4)
         draw_lines(axes, closed, "mode", "concurrency", "tokens_per_s")
@@ -100,13 +102,15 @@ def throughput(rows: pd.DataFrame, *, axes: "Axes | None" = None) -> "Axes":
 def plan_pareto(candidates: pd.DataFrame, *, axes: "Axes | None" = None) -> "Axes":
     """Draw the candidates of a plan: tokens per second over time per token; upper left is better.
 
-    A colour and marker per buffer, an area by pinned host memory, and the ratio beside points of
-    the Pareto front where there is room. `candidates`: `Plan.candidates` or `Plan.pareto`;
-    those that cannot run are left out. Raises ValueError if none can."""
+    A colour and marker per buffer, the area by pinned host memory, the ratio beside points that no
+    other beats in both, as far as there is room. `candidates`: `Plan.candidates` or `Plan.pareto`;
+    those that cannot run are left out. Raises ValueError if none can, or for several plans."""
     _need(candidates, "buffer ratio requests tokens_per_s tpot_ms host_gb", "the plan figure")
     able = candidates[candidates["requests"] > 0]
     if able.empty:
         raise ValueError("no candidate of this plan can run: there is nothing to draw")
+    if able.duplicated(["buffer", "ratio"]).any():
+        raise ValueError("the candidates are those of several plans: draw one")
     with styled():
         axes = axes or new_axes(5.8, 3.6)
         most = able["host_gb"].max()

@@ -8,6 +8,7 @@ import pandas as pd
 
 from hisparse_sim.simulator.mrc.curves import ENGINE_LRU
 from hisparse_sim.simulator.mrc.one_pass import TEXTBOOK_LRU
+from hisparse_sim.simulator.replay.joining import joined_curves
 from hisparse_sim.simulator.replay.totals import totals
 from hisparse_sim.simulator.views.figures.style import (
     COLOURS,
@@ -19,6 +20,7 @@ from hisparse_sim.simulator.views.figures.style import (
     origin,
     put_origin,
     root_figure,
+    shortened,
     spaced,
     styled,
 )
@@ -41,22 +43,32 @@ def rolling_misses(
     axes: "Axes | None" = None,
 ) -> "Axes":
     """Draw rolling curves of misses or swap-in time (the columns of `curves.rolling_curves`), a
-    line per policy and buffer.
+    line per policy and buffer, and per trace, start and selection where several are given.
 
     The band spans the 10th to 90th percentile of the smoothed layers; more than six lines have
-    none. `window` (default: the column) and `provenance` (default: the trace) are for the
-    labels."""
+    none. `window` (default: the column) must be that of the curves; `provenance` (default: the
+    trace) stands in the corner. Raises ValueError for curves of other or several windows."""
+    curves = joined_curves(curves)
+    windows = sorted(set(curves["window"])) if "window" in curves else [window]
+    window = window or windows[0]
+    if windows != [window]:
+        found = " and ".join(map(str, windows))
+        raise ValueError(f"the curves have windows of {found} steps, not of {window}: draw one")
     timed = "swap_in_us" in curves
-    window = window or int(curves["window"].iloc[0])
     drawn = "swap_in_us" if timed else "misses_per_step"
     with styled():
         policies = list(dict.fromkeys(curves["policy"]))
-        lines = curves.groupby(["buffer", "policy"], sort=False)
+        several = "trace" in curves and curves["trace"].nunique() > 1
+        by = ["buffer", "policy", *(["trace"] if several else [])]
+        lines = curves.groupby(by, sort=False)
         layers = int(curves["layers"].max())
         banded = layers > 1 and lines.ngroups <= _MOST_BANDS
         axes = axes or new_axes(7.2, max(3.6, 1.2 + 0.17 * lines.ngroups))
-        for ((buffer, policy), line), colour, dash in zip(lines, cycle(COLOURS), cycle(DASHES)):
-            name = f"B = {buffer:,}" if len(policies) == 1 else f"{policy}, B = {buffer:,}"
+        for (of, line), colour, dash in zip(lines, cycle(COLOURS), cycle(DASHES)):
+            buffer, policy, *series = map(str, of)
+            slots = f"B = {int(buffer):,}"
+            name = slots if len(policies) == 1 else f"{policy}, {slots}"
+            name = "\n".join([name, *map(shortened, series)])
             if banded:
                 axes.fill_between(
                     line["step"], line["p10"], line["p90"], color=colour, alpha=0.12, linewidth=0
@@ -80,9 +92,10 @@ def rolling_misses(
 def miss_ratio(rows: pd.DataFrame, *, axes: "Axes | None" = None) -> "Axes":
     """Draw the miss-ratio curve: misses over selected positions by buffer size, a line per policy.
 
-    `rows`: those of a sweep or of `hs.mrc`; layers, requests and traces are summed. Markers show
-    where a policy was replayed; a line without markers was counted at all sizes, a thin one is
-    interpolated between them. Raises ValueError for other tables.
+    `rows`: those of a sweep or of `hs.mrc`; layers and requests are summed. Markers stand
+    where a policy was replayed; a line without any was counted at every size, a thin one is
+    interpolated between markers. Raises ValueError for other tables, and for rows of several
+    traces or of different parts of one, which are not summed.
     """
     rows = rows.assign(method=rows.get("method", "replay"))
     sums = totals(rows, ["policy", "buffer", "method"]).sort_values("buffer", kind="stable")
@@ -177,7 +190,7 @@ def layer_step_map(
     `steps`: the misses of single steps (`Sweep.steps`), averaged over requests; more than 256 steps
     are averaged in groups. Colours end at the 99th percentile, so that the burst of the first steps
     does not hide the rest. `policy` and `buffer` choose among several; ValueError if that leaves
-    none or more than one."""
+    none or more than one, or if the steps are those of several sweeps."""
     for column, value in (("policy", policy), ("buffer", buffer)):
         if value is not None:
             steps = steps[steps[column] == value]
@@ -185,6 +198,9 @@ def layer_step_map(
         if len(found) != 1:
             names = ", ".join(map(str, found)) or "none"
             raise ValueError(f"a heat map shows one {column}; choose one of these: {names}")
+    place = [name for name in ("trace", "request", "layer", "step") if name in steps]
+    if steps.duplicated(place).any() or ("trace" in steps and steps["trace"].nunique() > 1):
+        raise ValueError("a heat map shows one sweep of one trace; choose one")
     policy, buffer = str(steps["policy"].iloc[0]), int(steps["buffer"].iloc[0])
     first, last = int(steps["step"].min()), int(steps["step"].max())
     size = -(-(last - first + 1) // MAP_COLUMNS)  # steps in a column

@@ -87,7 +87,7 @@ def runs_of(results: Sequence[Result]) -> list[tuple[list[Result], pd.DataFrame]
     together = []
     for runs in found.values():
         rows = rows_of(runs, "serve")
-        rows = rows.drop_duplicates([name for name in rows if name not in _NOT_SERVED])
+        rows = rows.drop_duplicates(["mode", "load", "tokens_per_s", "tpot_p50_ms"])
         if rows.duplicated(["mode", "load"]).any():
             names = " and ".join(dict.fromkeys(run.path.name for run in runs))
             raise TraceError(
@@ -95,9 +95,6 @@ def runs_of(results: Sequence[Result]) -> list[tuple[list[Result], pd.DataFrame]
             )
         together.append((runs, rows))
     return together
-
-
-_NOT_SERVED = ("file", "version", "parameters")
 
 
 def load(parameters: Mapping[str, Any]) -> str:
@@ -242,8 +239,10 @@ def worth(plan: dict[str, Any]) -> str:
     if base is None:
         return ""
     said = f" Without HiSparse: {base:,.0f} tokens/s"
+    if str(plan.get("load", "")).endswith("/s"):
+        return said + "."  # of an open loop; there is no concurrency to be ahead from
     if pd.isna(plan["break_even"]):
-        return said + "; HiSparse is slower at every load that fits."
+        return said + "; HiSparse is slower at every load up to this one."
     return said + f"; HiSparse is faster from {plan['break_even']:,.0f} concurrent requests on."
 
 
@@ -344,7 +343,7 @@ def _replayed(rows: pd.DataFrame, kind: str) -> dict[str, Any]:
 def _served(rows: pd.DataFrame) -> dict[str, Any]:
     loads = [str(load) for load in dict.fromkeys(rows["load"])]
     rates = [load.removesuffix("/s") for load in loads if load.endswith("/s")]
-    given: dict[str, Any] = {"seed": _values(rows, "seed")[0]} if "seed" in rows else {}
+    given: dict[str, Any] = {"seed": next(iter(_values(rows, "seed")), None)}
     given["mode"] = _values(rows, "mode")
     given["rate" if rates else "concurrency"] = rates[0] if rates else loads
     return given
@@ -356,8 +355,10 @@ def _trace_names(rows: pd.DataFrame) -> list[str]:
     digests = set(rows["trace_sha256"]) if "trace_sha256" in rows else set()
     if digests == {open_trace(sample_path()).sha256}:
         return []
-    # The name is a path if two traces of a sweep have the same stem.
-    return [f"{name.removesuffix('.parquet')}.parquet" for name in _values(rows, "trace")]
+    # The name is a path if two traces of a sweep have the same stem. It has an @ if it is the
+    # synthetic demand of the model, which needs no name.
+    names = [name for name in _values(rows, "trace") if "@" not in name]
+    return [f"{name.removesuffix('.parquet')}.parquet" for name in names]
 
 
 def _listed(names: Sequence[str]) -> str:

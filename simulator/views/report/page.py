@@ -321,14 +321,8 @@ class _Page:
             "buffer": ("buffer", count),
             "host_to_device_ratio": ("ratio", count),
             "requests_per_gpu": ("requests per GPU", count),
-            "hot_buffer_bytes": (
-                "MiB on the GPU per request",
-                lambda value: f"{value / 2**20:,.1f}",
-            ),
-            "host_bytes_per_request": (
-                "GiB on the host per request",
-                lambda value: f"{value / 2**30:,.2f}",
-            ),
+            "hot_buffer_bytes": ("MiB on the GPU per request", _scaled(2**20, 1)),
+            "host_bytes_per_request": ("GiB on the host per request", _scaled(2**30, 2)),
             "limit": ("limited by", str),
             "reason": ("because", str),
         }
@@ -425,6 +419,10 @@ class _Page:
         if self.notes:
             text += f'<p class="note">{escape(" ".join(self.notes))}</p>'
         return text
+
+
+def _scaled(unit: float, digits: int) -> Callable[[Any], str]:
+    return lambda value: "-" if pd.isna(value) else f"{value / unit:,.{digits}f}"
 
 
 def _per_step(value: Any) -> str:

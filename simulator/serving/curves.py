@@ -1,0 +1,121 @@
+"""Rolling curves of misses or their time: what the command curve calls, and Python users."""
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import Executor
+from dataclasses import dataclass, replace
+from os import PathLike
+from pathlib import Path
+
+import pandas as pd
+
+from hisparse_sim.policies import Policy
+from hisparse_sim.simulator.replay import sweeping
+from hisparse_sim.simulator.replay.curves import check_window, rolling_curves
+from hisparse_sim.simulator.replay.kept import Kept
+from hisparse_sim.simulator.replay.sweeping import Progress, rows_kept
+from hisparse_sim.simulator.replay.swept import Sweep
+from hisparse_sim.simulator.serving.costs import SwapIn
+from hisparse_sim.simulator.serving.sweeps import cost_model, page_notes, sizes_of, swap_in_over
+from hisparse_sim.traces import OneTrace, as_trace
+from hisparse_sim.traces.file.units import TOKEN, plural
+from hisparse_sim.traces.notebook import shown
+
+CURVE_POLICIES = ("lru",)  # the engine's
+
+
+@dataclass(frozen=True, eq=False)
+class Curves:
+    """Rolling curves: their rows (columns as in docs/metrics.md), and what they are of."""
+
+    rows: pd.DataFrame
+    window: int  # steps
+    swept: Sweep
+    swap_in: SwapIn | None  # if the curves are of time
+
+    def _repr_html_(self) -> str:
+        title = f"Rolling curves over {self.window} steps"
+        return shown(title, [self.origin, *self.swept.notes], self.rows)
+
+    @property
+    def origin(self) -> str:
+        """Which trace, under which assumptions: the caption of a figure."""
+        trace = self.swept.pieces[0].trace
+        about = trace.metadata
+        text = (
+            f"{about.provenance} trace {trace.name} ({about.model or 'model unknown'}); simulated"
+        )
+        if self.swap_in is not None:
+            text += (
+                f"; {self.swap_in.kernel} kernel over {self.swap_in.link.name},"
+                f" batch {self.swap_in.batch}"
+            )
+        return text + f"; positions are {plural(about.unit)}" * (about.unit != TOKEN)
+
+
+def curve(
+    trace: OneTrace | None = None,
+    policies: str | Policy | Iterable[str | Policy] | None = None,
+    buffers: int | Iterable[int] | None = None,
+    start: str = "staged",
+    *,
+    window: int = 100,
+    skip_steps: int = 0,
+    seed: int = 0,
+    requests: str | Iterable[str] | None = None,
+    layers: int | Iterable[int] | None = None,
+    steps: tuple[int, int] | None = None,
+    link: str | None = None,
+    model: str | None = None,
+    kv_dtype: str = "bf16",
+    kernel: str = "sglang",
+    batch: int = 1,
+    profiles: str | Path | None = None,
+    jobs: int | None = None,
+    executor: Executor | None = None,
+    progress: Callable[[Progress], None] | None = None,
+    keep: str | PathLike[str] | Kept | None = None,
+) -> Curves:
+    """Misses per step and layer over decode steps, the mean of a trailing window.
+
+    `window` and `skip_steps` are steps; the latter leave out the start-up burst of every request.
+    `policies` (None: lru) and the other arguments are those of `sweep`; with `link` the curve is
+    one of modelled swap-in time. `figures.rolling_misses` draws the rows.
+
+    Raises what `sweep` raises, and ValueError for requests shorter than the window.
+    """
+    of = [as_trace(trace)]
+    sizes = sizes_of(of, buffers)
+    chosen, notes = cost_model(of, model, profiles, needed=link is not None)
+    swap_in = swap_in_over(link, kernel, batch, kv_dtype, chosen, profiles)
+    requests = requests if requests is None or isinstance(requests, str) else tuple(requests)
+    layers = layers if layers is None or isinstance(layers, int) else tuple(layers)
+    parts = of[0].select(requests, layers)
+    longest = max((rows_kept(of[0], part, steps) for part in parts), default=0)
+    check_window(longest, window, skip_steps)
+    swept = sweeping.sweep(
+        of,
+        CURVE_POLICIES if policies is None else policies,
+        sizes,
+        start,
+        compare_min=False,
+        seed=seed,
+        requests=requests,
+        layers=layers,
+        steps=steps,
+        jobs=jobs,
+        executor=executor,
+        progress=progress,
+        keep=keep,
+    )
+    swept = replace(swept, notes=(*page_notes(sizes), *notes))
+    if not swept.finished:  # interrupted
+        return Curves(swept.rows, window, swept, swap_in)
+    rows = rolling_curves(swept, window, skip_steps, swap_in)
+    if swap_in is not None:
+        rows = rows.assign(
+            link=swap_in.link.name,
+            swap_in_kernel=swap_in.kernel,
+            batch=swap_in.batch,
+            kv_dtype=kv_dtype,
+        )
+    return Curves(rows, window, swept, swap_in)

@@ -1,0 +1,55 @@
+"""What starts the engine with a setting."""
+
+from __future__ import annotations
+
+import json
+
+from hisparse_sim.simulator.serving.prediction import Setting
+
+
+def hisparse_config(setting: Setting) -> dict[str, int]:
+    """What --hisparse-config takes."""
+    return {
+        "top_k": setting.deployment.model.top_k,
+        "device_buffer_size": setting.device_buffer_size,
+        "host_to_device_ratio": setting.ratio,
+    }
+
+
+def launch_flags(setting: Setting) -> str:
+    """The flags that start SGLang with this setting; where prefill is apart, an instance that
+    decodes."""
+    flags = _common(setting)
+    if setting.disaggregated:
+        flags.append("--disaggregation-mode decode")
+    if setting.mode != "baseline":
+        config = json.dumps(hisparse_config(setting))
+        flags.append(f"--enable-hisparse --hisparse-config '{config}'")
+    return " ".join(flags)
+
+
+def prefill_flags(setting: Setting) -> str:
+    """The flags of an instance that prefills for others; HiSparse has no part in it."""
+    return " ".join([*_common(setting), "--disaggregation-mode prefill"])
+
+
+def _common(setting: Setting) -> list[str]:
+    deployment, layout = setting.deployment, setting.deployment.layout
+    flags = [f"--tp-size {layout.gpus}"]
+    if layout.attention_dp > 1:
+        flags.append(f"--dp-size {layout.attention_dp} --enable-dp-attention")
+    if layout.experts_ep > 1:
+        flags.append(f"--ep-size {layout.experts_ep}")
+    dtype = {"bf16": "bfloat16"}.get(deployment.kv_dtype, "fp8_e4m3")
+    flags += [
+        f"--kv-cache-dtype {dtype}",
+        f"--mem-fraction-static {deployment.mem_fraction_static:g}",
+    ]
+    if deployment.max_total_tokens is not None:
+        flags.append(f"--max-total-tokens {deployment.max_total_tokens}")
+    return [
+        *flags,
+        f"--max-running-requests {setting.max_running_requests}",
+        f"--chunked-prefill-size {setting.chunked_prefill_size}",
+        "--disable-radix-cache",
+    ]

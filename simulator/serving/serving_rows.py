@@ -1,0 +1,97 @@
+"""Serving runs as tidy rows: what `serve` writes, and what `plan` says of its candidates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+import pandas as pd
+
+from hisparse_sim.simulator.serving.aim import Aim
+from hisparse_sim.simulator.serving.bottleneck import bottleneck
+from hisparse_sim.simulator.serving.missing import MissesOf
+from hisparse_sim.simulator.serving.prediction import Setting
+from hisparse_sim.simulator.serving.served import Served, serve
+
+Progress = Callable[[str, int, int], None]  # (what is served, requests finished, all)
+
+
+def serve_one(setting: Setting, aim: Aim, progress: Progress | None = None) -> dict[str, Any]:
+    """Serve a setting at a load; one row.
+
+    Columns: mode, load, tokens_per_s (output tokens, of the whole deployment) and the same per GPU,
+    percentiles of TPOT and TTFT, `tpot_ms` and `ttft_s` (at the percentile of the targets),
+    `wait_p50_s` (the part of the TTFT before a request has memory),
+    running and waiting (requests, means over time), the shares of the time of the instances that
+    decode (prefill, decode_attention, decode_rest, swap_in, idle; sum 1), `prefill_busy` (share of
+    the time of the instances that prefill for others), bottleneck, `goodput_per_s` (requests a
+    second that meet the targets), meets (all targets) and `missed` (which not), retractions,
+    refused, cut, makespan_s, and `cost_per_million` output tokens where a price is given.
+    """
+    name = setting.mode
+
+    def report(done: int, of: int) -> None:
+        if progress:
+            progress(f"{name}, {aim.label}", done, of)
+
+    return row_of(setting, aim, serve(setting.server(), aim.load, report))
+
+
+def row_of(setting: Setting, aim: Aim, served: Served) -> dict[str, Any]:
+    """The row of a run, see `serve_one`."""
+    span, times = served.makespan or 1.0, served.times
+    rate = served.output_tokens_per_s
+    missed = aim.missed(served, setting.misses.rate if setting.misses else 0.0)
+    row: dict[str, Any] = {
+        "mode": setting.mode,
+        "load": aim.label,
+        "tokens_per_s": rate,
+        "tokens_per_s_per_gpu": rate / setting.gpus,
+        **{f"tpot_p{p}_ms": served.tpot_ms(p) for p in (50, 95, 99)},
+        **{f"ttft_p{p}_s": served.ttft_s(p) for p in (50, 95, 99)},
+        "tpot_ms": served.tpot_ms(aim.percentile),
+        "ttft_s": served.ttft_s(aim.percentile),
+        "wait_p50_s": served.wait_s(50),
+        "running": served.running,
+        "waiting": served.waiting,
+        "prefill": times.prefill / span,
+        "decode_attention": times.decode_attention / span,
+        "decode_rest": times.decode_rest / span,
+        "swap_in": times.swap_in / span,
+        "idle": times.idle / span,
+        "prefill_busy": served.prefill_busy,
+        "bottleneck": bottleneck(setting, served),
+        "goodput_per_s": aim.goodput_per_s(served),
+        "meets": not missed,
+        "missed": ", ".join(missed),
+        "retractions": served.retractions,
+        "refused": served.refused,
+        "cut": served.cut,
+        "makespan_s": served.makespan,
+    }
+    if aim.gpu_hour is not None:
+        hour = setting.gpus * aim.gpu_hour
+        row["cost_per_million"] = hour / (rate * 3600) * 1e6 if rate else float("inf")
+    return row
+
+
+def serve_all(
+    setting: Setting,
+    misses_of: MissesOf,
+    modes: Iterable[str],
+    device_buffer_size: int,
+    ratio: int,
+    policy: str,
+    aims: Iterable[Aim],
+    progress: Progress | None = None,
+) -> pd.DataFrame:
+    """Serve every mode at every load: a row each, see `serve_one`."""
+    aims, rows = tuple(aims), []
+    for mode in modes:
+        needed = misses_of(policy, device_buffer_size) if mode != "baseline" else None
+        one = replace(
+            setting, mode=mode, device_buffer_size=device_buffer_size, ratio=ratio, misses=needed
+        )
+        rows += [serve_one(one, aim, progress) for aim in aims]
+    return pd.DataFrame(rows)

@@ -1,0 +1,112 @@
+"""What a setting is worth: beside none, with other misses, another policy, another link.
+
+Every figure comes from serving the setting at the load in question.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import pandas as pd
+
+from hisparse_sim.simulator.serving.aim import Aim
+from hisparse_sim.simulator.serving.hardware import Hardware
+from hisparse_sim.simulator.serving.missing import MissesOf
+from hisparse_sim.simulator.serving.prediction import Setting
+from hisparse_sim.simulator.serving.serving_rows import serve_one
+
+MISSES_TIMES = (0.0, 0.5, 1.0, 1.5, 2.0)
+
+
+def break_even(setting: Setting, aim: Aim) -> int | None:
+    """Smallest concurrency, in steps of one request per rank, from which HiSparse is ahead.
+
+    Both are served at each concurrency tried, with the lengths of `aim` and four times as many
+    requests. None: it is not ahead at the concurrency of `aim`.
+    """
+    baseline = replace(setting, mode="baseline", misses=None)
+    ranks = setting.ranks * setting.instances
+
+    def ahead(each: int) -> bool:
+        load = replace(aim, concurrency=each * ranks, requests=None)
+        ours, theirs = _all([setting, baseline], load)
+        return bool(ours["tokens_per_s"] > theirs["tokens_per_s"])
+
+    low, high = 0, -(-aim.concurrency // ranks)  # not ahead, ahead
+    if not ahead(high):
+        return None
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if ahead(middle) else (middle, high)
+    return high * ranks
+
+
+def scale_misses(setting: Setting, factor: float) -> Setting:
+    """The same setting with every layer's misses multiplied."""
+    if setting.misses is None:
+        return setting
+    return replace(setting, misses=setting.misses.times(factor))
+
+
+def miss_sensitivity(setting: Setting, aim: Aim) -> pd.DataFrame:
+    """With the misses scaled: columns misses_times, miss_rate, tokens_per_s, tpot_ms."""
+    scaled = [scale_misses(setting, factor) for factor in MISSES_TIMES]
+    table = _table(scaled, aim)
+    return pd.concat([pd.DataFrame({"misses_times": MISSES_TIMES}), table], axis=1)
+
+
+def policy_value(
+    setting: Setting, aim: Aim, misses_of: MissesOf, policies: Iterable[str]
+) -> pd.DataFrame:
+    """With the misses of policies: columns policy, miss_rate, tokens_per_s, tpot_ms, and
+    `more_tokens`, tokens/s over those of the first, less 1."""
+    names = list(policies)
+    size = setting.device_buffer_size
+    table = _table([replace(setting, misses=misses_of(name, size)) for name in names], aim)
+    table.insert(0, "policy", names)
+    if len(table):
+        table["more_tokens"] = table["tokens_per_s"] / table["tokens_per_s"].iloc[0] - 1
+    return table
+
+
+def on_link(setting: Setting, hardware: Hardware) -> Setting:
+    """The same setting with the host link and host memory of `hardware`: the C2C projection."""
+    own = setting.deployment.hardware
+    linked = replace(
+        own,
+        node_host_bytes=hardware.node_host_bytes,
+        link=hardware.link,
+        gpus_per_host=hardware.gpus_per_host,
+    )
+    return replace(setting, deployment=replace(setting.deployment, hardware=linked))
+
+
+def over_link(setting: Setting, aim: Aim, hardware: Hardware) -> dict[str, Any]:
+    """Over the host link of `hardware`: its name, the link's rate, tokens/s."""
+    linked = on_link(setting, hardware)
+    return {
+        "hardware": hardware.name,
+        "link_gb_s": linked.link.bulk_gb_s,
+        "tokens_per_s": serve_one(linked, aim)["tokens_per_s"],
+    }
+
+
+def _all(settings: list[Setting], aim: Aim) -> list[dict[str, Any]]:
+    with ThreadPoolExecutor() as pool:  # the event loop holds no lock of Python's
+        return list(pool.map(lambda one: serve_one(one, aim), settings))
+
+
+def _table(settings: list[Setting], aim: Aim) -> pd.DataFrame:
+    return pd.DataFrame(
+        [
+            {
+                "miss_rate": one.misses.rate if one.misses else 0.0,
+                "tokens_per_s": row["tokens_per_s"],
+                "tpot_ms": row["tpot_ms"],
+            }
+            for one, row in zip(settings, _all(settings, aim), strict=True)
+        ]
+    )
