@@ -31,9 +31,9 @@ class Demand:
     step: Ints  # [n]
     seq_len: Ints  # [n] tokens, the newest included
     offsets: Longs  # [n + 1]
-    positions: Ints  # [offsets[n]], demanded at once within a row, in the order of the row
+    positions: Ints  # [offsets[n]], accessed at once within a row, in the order of the row
     scores: NDArray[np.float16] | None = None  # [offsets[n]]
-    next_positions: Ragged | None = None  # ranked after the demanded ones, best first
+    next_positions: Ragged | None = None  # ranked after the accessed ones, best first
 
     @property
     def rows(self) -> int:

@@ -1,4 +1,4 @@
-"""Published figures redone: what was published, what the models here give, and how it was obtained.
+"""Published figures reproduced: what was published, what our models give, and how it was obtained.
 
 The figures and their scenarios are data (profiles/published.toml). No model reads them.
 """
@@ -205,14 +205,14 @@ def reproduce(
     progress: Progress | None = None,
     engine: str | None = None,
 ) -> Iterator[Reproduced]:
-    """Redo every published figure, one after the other.
+    """Reproduce all published figures, one after the other.
 
     `trace`: whose misses are replayed (None: the bundled sample). `progress` gets each name first.
     `engine`: one release for all figures (None: the one that each figure is from).
     """
     published = read_published()
     trace = trace or open_trace(sample_path())
-    refuse_blocks([trace], "serving models price")
+    refuse_blocks([trace], "serving models need")
     runs = _Runs(trace, policy, engine)
     kinds = {
         "memory": _memory,

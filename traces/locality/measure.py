@@ -1,25 +1,25 @@
 """How a trace re-uses positions: the numbers that decide what a hot buffer can save.
 
-All definitions are per (request, layer), n rows S_1 .. S_n of demanded positions:
+All definitions are per (request, layer), n rows S_1 .. S_n of accessed positions:
 
 - overlap at lag d: |S_t and S_(t+d)| / |S_(t+d)|, summed over t before dividing; lag 1 is the
   adjacent overlap. A buffer of one row, filled with it, misses 1 - that.
 - cross-layer overlap: the same for one step in two layers, over the steps that both have.
 - working set of w steps: distinct positions that w consecutive steps demand, mean over the
   disjoint windows of a trace.
-- reuse distance: how many other positions were demanded since the position was demanded last, this
+- reuse distance: how many other positions were accessed since the position was accessed last, this
   step's apart. Rows count as listed one position after another, so those behind it in its row count
   too. This is the LRU stack distance under simultaneous demand: a buffer of B slots, ordered so,
-  misses just the first demands and those with a distance of B or more. An order of its own within
+  misses just the first accesses and those with a distance of B or more. An order of its own within
   a step, like the engine's, puts a distance between the nearest (none of its row count) and the
-  farthest (all of its row that were not demanded again do). As in the engine, the newest token is
+  farthest (all of its row that were not accessed again do). As in the engine, the newest token is
   no demand of the buffer: it counts for neither end of a distance.
 - reuse interval: steps from one demand to the next, likewise without the newest token.
-- sink share, recent share, newest share: demands of the first SINKS positions, of the last RECENT,
+- sink share, recent share, newest share: accesses of the first SINKS positions, of the last RECENT,
   and of the newest token. Sink and recent coverage: the share of these positions that a step
   demands; density: the same for all positions there are.
-- drift: 1 - the share of the most demanded positions of the first half (as many as the longest row
-  holds) that are among the most demanded of the second half. Of equals the earlier position counts.
+- drift: 1 - the share of the most accessed positions of the first half (as many as the longest row
+  holds) that are among the most accessed of the second half. Of equals the earlier position counts.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -49,10 +49,10 @@ class Locality:
     request: str
     layer: int
     steps: int
-    accesses: int  # demanded positions, over all steps
+    accesses: int  # accessed positions, over all steps
     longest_row: int  # positions of one step: top_k, if the request has so many
-    distinct: int  # positions demanded at least once
-    overlap: dict[int, float]  # lag in steps -> share of a row demanded `lag` steps before
+    distinct: int  # positions accessed at least once
+    overlap: dict[int, float]  # lag in steps -> share of a row accessed `lag` steps before
     working_set: dict[int, float]  # steps -> positions
     reuse_distance: dict[int, float]  # upper end of a bin (of EDGES, exclusive) -> share
     reuse_nearest: dict[int, float]  # the least that an order within a step could make of it
@@ -60,7 +60,7 @@ class Locality:
     reuse_interval: dict[int, float]  # upper end of a bin in steps (power of two) -> share
     reuse_p50: float  # of the distances there are; nan for none
     reuse_p90: float
-    first_accesses: float  # share demanded for the first time
+    first_accesses: float  # share accessed for the first time
     newest_share: float
     sink_share: float
     recent_share: float
@@ -201,12 +201,12 @@ def part_locality(demand: Demand) -> Locality:
 
 
 def adjacent_overlap(demand: Demand) -> float:
-    """Return the share of demands that the step before had too, first step apart; nan for one."""
+    """Return the share of accesses that the step before had too, first step apart; nan for one."""
     return _overlap(demand, *stamp_keys(demand.positions), lag=1)
 
 
 def _shared_by_layers(demands: Sequence[Demand]) -> tuple[Longs, Longs]:
-    """Return (shared, listed) [i, j]: demands of j that i has too in the same step, and demands of
+    """Return (shared, listed) [i, j]: accesses of j that i has too in the same step, and demands of
     j in steps that i has."""
     from hisparse_sim.traces.locality import passes
 

@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 from hisparse_sim.traces.demand import Ints, Longs
 from hisparse_sim.traces.machine_code import compiled, rule
 
-BLOCK = 64  # demands that are counted together
+BLOCK = 64  # Accesses that are counted together
 
 
 @compiled
@@ -60,21 +60,21 @@ def count_reuse(
     offsets: Longs,
     keys: Ints,
     newest: NDArray[np.bool_],  # per demand: it is the newest token of its step
-    last: Longs,  # [largest key + 1], zero; where the key was demanded last, counted from 1
+    last: Longs,  # [largest key + 1], zero; where the key was accessed last, counted from 1
     last_row: Ints,  # [largest key + 1]; in which row
-    nearest: Longs,  # outputs [distinct keys + 1], zero: demands by reuse distance
+    nearest: Longs,  # outputs [distinct keys + 1], zero: accesses by reuse distance
     distances: Longs,
     farthest: Longs,
-    intervals: Longs,  # output [rows + 1], zero: demands by steps since the last one
+    intervals: Longs,  # output [rows + 1], zero: accesses by steps since the last one
 ) -> int:
-    """Count demands by how long ago their position was demanded last; return the first demands.
+    """Count demands by how long ago their position was accessed last; return the first accesses.
 
-    The distance of a demand is the number of other positions demanded since, this step's apart.
-    Of those demanded in the same step as it was, the ones listed behind it count; in `nearest`
-    none, in `farthest` all that were not demanded again. Demands of the newest token count nowhere.
+    The distance of an access is the number of other positions accessed since, this step's apart.
+    Of those accessed in the same step as it was, the ones listed behind it count; in `nearest`
+    none, in `farthest` all that were not accessed again. Demands of the newest token count nowhere.
     """
     rows = len(offsets) - 1
-    # A demand is alive until its position is demanded again: the alive ones are the LRU order.
+    # An access is alive until its position is accessed again: the alive ones are the LRU order.
     alive = np.zeros(len(keys), np.uint8)
     in_block = np.zeros(len(keys) // BLOCK + 1, np.int32)
     in_row = np.zeros(rows + 1, np.int64)

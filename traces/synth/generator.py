@@ -4,13 +4,13 @@ Position p of a request has, in one layer and at decode step t, the score
 
     importance(p) + drift * d(segment of p, t) + noise * e(p, t)  [+ recency] [+ sink]
 
-and the `top_k` highest are demanded. `importance` is fixed, `e` is new in every step, and `d` keeps
+and the `top_k` highest are accessed. `importance` is fixed, `e` is new in every step, and `d` keeps
 its value for a random time: every segment of a few neighbouring positions has a mean life of its
 own, spread evenly on a log scale between `shortest_life` and `longest_life` steps. So the overlap
 between steps falls slowly with their distance, as it does in traces of real models, instead of at
 one rate. All three parts are nearly normal and are scaled so that a score has variance 1. The
 newest tokens get a bonus that falls linearly to 0 over `window` tokens, the first `sinks`
-positions are always demanded, and layers differ in their noise by a factor exp(layer_spread * z)
+positions are always accessed, and layers differ in their noise by a factor exp(layer_spread * z)
 with z at the quantiles of the normal distribution.
 
 Profiles hold parameters that were fitted to published figures (`benchmarks/fit_synth.py`), and what
