@@ -1,4 +1,4 @@
-"""What an importer is: a name, and a function from a file to demands."""
+"""An importer: a name, and a function from a file to demands."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -67,7 +67,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Imported:
-    """The demands of a file, in the order of a trace file, and what they say of themselves."""
+    """The demands of a file, in the order of a trace file, and their metadata."""
 
     parts: Iterator[Demand]
     top_k: int
@@ -91,13 +91,13 @@ class Importer:
 
 @contextmanager
 def scratch_errors(scratch: Path) -> Iterator[None]:
-    """Say of an OSError in the block that it was the scratch folder's, not the file's."""
+    """Attribute an OSError in the block to the scratch folder, not to the file."""
     try:
         yield
     except OSError as error:
         raise TraceError(
             f"{scratch} cannot be written ({error.strerror or error}): scratch files lie beside "
-            f"the output and need as much room as the numbers of the input"
+            f"the output and need as much space as the numbers of the input"
         ) from error
 
 
