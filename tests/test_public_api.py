@@ -60,7 +60,7 @@ def test_importing_it_loads_nothing_else() -> None:
 # What only a command line has, and what only a function has.
 TERMINAL = {"form", "output", "quiet", "provenance", "force", "plot", "config"}
 PROGRAM = {"jobs", "executor", "progress", "keep", "say"}
-RENAMED = {"no_min": "compare_min", "candidates": "every"}
+RENAMED = {"no_min": "compare_min"}
 
 
 def command(name: str) -> click.Command:

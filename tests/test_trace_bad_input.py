@@ -302,7 +302,11 @@ def test_optional_column_that_is_not_there(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "values", "sentence"),
     [
-        ("scores", [[0.5], [0.5], [0.5]], "step 1: the row does not have as many scores as positions"),
+        (
+            "scores",
+            [[0.5], [0.5], [0.5]],
+            "step 1: the row does not have as many scores as positions",
+        ),
         ("scores", [[0.5], None, [0.5]], "step 1: scores is null"),
         ("next_positions", [[8], [10], [1]], "step 1: next_position 10 is outside [0, seq_len = "),
         ("next_positions", [[8], [None], [1]], "step 1: next_positions holds a null"),

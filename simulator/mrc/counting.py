@@ -19,7 +19,7 @@ from hisparse_sim.simulator.mrc.curves import (
     covering,
     joined,
 )
-from hisparse_sim.simulator.mrc.one_pass import ONE_PASS, part_curve
+from hisparse_sim.simulator.mrc.one_pass import ONE_PASS, part_curves
 from hisparse_sim.simulator.replay.replaying import (
     MAX_BUFFER_SIZE,
     check_arguments,
@@ -77,7 +77,8 @@ def mrc(
     """Count the misses of every buffer size, from the top_k of the traces to `largest` (8 times
     that).
 
-    `policies`: "textbook-lru" and "belady" are counted at every size, in one pass each. Others are
+    `policies`: "textbook-lru" and "belady" are counted at every size, in one pass each, and so is
+    "compulsory", the misses that no policy avoids. Others are
     replayed at `buffers` (ten from top_k to `largest`) and interpolated between them. The
     engine's "lru" differs a little from the textbook's, which ranks the positions of a step as its
     row lists them. `per_layer` keeps every (request, layer) apart, `window` so many steps of one;
@@ -126,8 +127,7 @@ def mrc(
         for part in trace.select(requests, layers)
     ]
     prepare(replayed)
-    for policy in one_pass:
-        part_curve(TINY, policy, 1)
+    part_curves(TINY, one_pass, 1, start, np.array([0, 1]))
     apart = per_layer or window is not None
     found: list[MissCurves] = []
     lines: list[pd.DataFrame] = []
@@ -196,17 +196,18 @@ def _count(task: _Task) -> MissCurves:
             "accesses": np.diff(demand.offsets[edges]),
         }
     )
-    of = {}
-    for policy in task.one_pass:
-        largest = int(task.sizes[-1])
-        misses = part_curve(demand, policy, largest, task.start, np.insert(edges, 0, 0))
-        of[policy] = Curve(ONE_PASS_METHOD, task.sizes, misses[1:, task.sizes])
-    for policy_ in task.replayed:
+    edges_from_0 = np.insert(edges, 0, 0)
+    found = part_curves(demand, task.one_pass, int(task.sizes[-1]), task.start, edges_from_0)
+    of = {
+        policy: Curve(ONE_PASS_METHOD, task.sizes, misses[1:, task.sizes])
+        for policy, misses in found.items()
+    }
+    for policy in task.replayed:
         replays = [
-            replay_part(demand, policy_, size, task.start, seed=task.seed).misses
+            replay_part(demand, policy, size, task.start, seed=task.seed).misses
             for size in task.points.tolist()
         ]
         misses = np.add.reduceat(np.array(replays, np.int64), starts, axis=1)
-        of[policy_.name] = Curve(REPLAY, task.points, misses.T)
+        of[policy.name] = Curve(REPLAY, task.points, misses.T)
     parts = {task.trace.sha256: task.trace.parts}
     return MissCurves(lines, task.start, task.seed, of, parts, task.window)

@@ -14,7 +14,7 @@ with a row in place of a single reference). What is peculiar here is where a buf
   often a position was accessed before. So an access may hit below a size and again from a larger
   one on. `Outgrown` follows these sizes; a request longer than all buffers has none.
 
-Misses are added to `change`, whose running sum is the number of misses by buffer size.
+Misses are added to arrays of changes, whose running sum is the number of misses by buffer size.
 
 How depths are found: accesses get ascending times, and a bit per time says that its position was
 not accessed again. Most of a row was in the row before, where depths are places. For the others,
@@ -108,8 +108,13 @@ def count(
     stack: Stack,
     outgrown: Outgrown,
     change: Longs,  # [max(most, K) + 2] output
+    compulsory: Longs,  # [most + 2] output
 ) -> None:
-    """Add the misses of the rows from `begin` to `end`, of which all before were counted."""
+    """Add the misses of the rows from `begin` to `end`, of which all before were counted.
+
+    `compulsory` counts those that no policy avoids: positions accessed for the first time that were
+    not in the buffer at the start.
+    """
     for now in range(begin, end):
         row = rows.positions[rows.offsets[now] : rows.offsets[now + 1]]
         length = signed(rows.seq_len[now])
@@ -127,7 +132,7 @@ def count(
         _count_row_before(stack, change)
         firsts = _count_older(stack, older, larger, rows.seq_len, outgrown, change)
         if firsts > 0:
-            _count_first(stack, firsts, filled_from, larger, outgrown, change)
+            _count_first(stack, firsts, filled_from, larger, outgrown, change, compulsory)
         stack.row[0] = (stack.row[1] + _WORD - 1) // _WORD * _WORD
         stack.row[1] = stack.row[0] + demands
         if len(outgrown.row) > 0:
@@ -255,7 +260,13 @@ def _give_new_times(stack: Stack) -> None:
 
 @hook
 def _count_first(
-    stack: Stack, firsts: int, filled_from: int, larger: int, outgrown: Outgrown, change: Longs
+    stack: Stack,
+    firsts: int,
+    filled_from: int,
+    larger: int,
+    outgrown: Outgrown,
+    change: Longs,
+    compulsory: Longs,
 ) -> None:
     """Count positions accessed for the first time: hits where they are still there from the
     start."""
@@ -289,6 +300,8 @@ def _count_first(
                 outgrown.outside[0] += 1
                 outgrown.outside[min(position + 1 - least, sizes)] -= 1
         change[max(hits_from, filled_from)] -= 1
+        compulsory[0] += 1
+        compulsory[max(filled_from, min(position + 1, larger))] -= 1
     for i in range(firsts):
         position = signed(stack.first[i])
         word = position // _WORD

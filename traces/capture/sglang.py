@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 from hisparse_sim.traces.capture.longbench import truncate_middle
@@ -131,22 +132,36 @@ def _run(
 
     Raises TraceError if none can, or if a request fails as the others would.
     """
-    stop = Stop()
+    stop, got_one = Stop(), Event()
+    if any(job.is_done() for job in jobs):
+        got_one.set()
+
+    def run(job: Request) -> None:
+        try:
+            job.run(server, stop)
+            got_one.set()
+        except TraceError as error:
+            # Unless the fault is of this request only, the others would fail too; the next call
+            # resumes them.
+            if not isinstance(error, LeftOut) or (error.common and not got_one.is_set()):
+                stop.set()
+            raise
+
     failure: TraceError | None = None
     left_out: dict[str, str] = {}
     with ThreadPoolExecutor(concurrency) as pool:
-        running = {pool.submit(job.run, server, stop): job for job in jobs}
+        running = {pool.submit(run, job): job for job in jobs}
         try:
             for done, future in enumerate(as_completed(running), 1):
                 try:
                     future.result()
                 except Stopped:
                     continue
-                except LeftOut as error:
-                    left_out[running[future].prompt.request] = str(error)
                 except TraceError as error:
-                    failure = failure or error
-                    continue
+                    if not isinstance(error, LeftOut) or stop.is_set():
+                        failure = failure or error
+                        continue
+                    left_out[running[future].prompt.request] = str(error)
                 if progress is not None:
                     progress(done, len(jobs))
         except BaseException:

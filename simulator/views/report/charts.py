@@ -2,7 +2,8 @@
 
 Policies, buffers, traces and layers are parameters that the page sets from its check boxes; sums
 and rates are computed in the page, so that figures are exact for every choice. Colours are CSS
-variables of the page, which has a light and a dark set."""
+variables of the page, which has a light and a dark set. One file, since every chart is made of the
+same few pieces."""
 
 import math
 from collections.abc import Sequence
