@@ -1,4 +1,4 @@
-"""Published figures redone: what was published, what the models here give, and how it was obtained.
+"""Published figures reproduced: what was published, what our models give, and how it was obtained.
 
 The figures and their scenarios are data (profiles/published.toml). No model reads them.
 """
@@ -39,7 +39,7 @@ from hisparse_sim.traces.file.units import refuse_blocks
 GIB = 1 << 30
 Progress = Callable[[str], None]
 THEN = "sglang-0.5.16"  # most figures were published before 0.5.17 counted all indexer keys
-ENOUGH = 8  # prefill nodes that keep decode busy in every figure
+ENOUGH = 8  # prefill nodes, enough to keep decode busy in every figure
 CURVE = (8, 16, 32, 64, 128, 256)  # concurrencies of the figure
 
 
@@ -85,7 +85,7 @@ def _memory(entry: Mapping[str, Any]) -> tuple[float, str]:
 
 
 class _Runs:
-    """Serving runs with the misses of one trace, or of each model's own demand, each made once."""
+    """Serving runs with the misses of a trace or of the demand of each model; each run is kept."""
 
     def __init__(
         self, trace: Trace | None, policy: str | Policy, engine: str | None = None
@@ -207,7 +207,7 @@ class _Runs:
         return rates[0] / rates[1] if rates[1] else float("nan"), how
 
     def end_to_end(self, entry: Mapping[str, Any]) -> tuple[float, str]:
-        """The gain of the whole deployment, its prompts prefilled by one instance."""
+        """Return the gain of the whole deployment, with one instance that prefills the prompts."""
         load = Workload(
             entry["prompt"],
             entry["output"],
@@ -239,14 +239,14 @@ class _Runs:
 
 
 def _context(entry: Mapping[str, Any]) -> int:
-    """Mean tokens of the requests of a figure."""
+    """Return the mean tokens of the requests of a figure."""
     return int(entry.get("prompt", 32_768) + entry.get("output", 8192) // 2)
 
 
 def _whole(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """A figure of decode alone as one of the whole deployment."""
+    """Return a figure of decode alone as one of the whole deployment."""
     what = entry["what"].replace("H20 disaggregated", "H20 with 1 prefill node")
-    gap = "prefill holds it back, as an H20 is taken to prefill 6.7 times slower than an H200"
+    gap = "prefill limits it: the model has an H20 prefill 6.7 times slower than an H200"
     return dict(entry) | {"what": what, "gap": gap}
 
 
@@ -256,7 +256,7 @@ def reproduce(
     progress: Progress | None = None,
     engine: str | None = None,
 ) -> Iterator[Reproduced]:
-    """Redo every published figure, one after the other.
+    """Reproduce all published figures, one after the other.
 
     `trace`: whose misses are replayed (None: the synthetic demand of each model, see demand.py).
     `progress` gets each name first.
@@ -264,7 +264,7 @@ def reproduce(
     """
     published = read_published()
     if trace is not None:
-        refuse_blocks([trace], "serving models price")
+        refuse_blocks([trace], "serving models need")
     runs = _Runs(trace, policy, engine)
     kinds = {
         "memory": _memory,
@@ -292,7 +292,7 @@ def reproduce(
 
 
 def origin_of(trace: Trace | None) -> Origin:
-    """Where the misses come from: a trace, or the demand that each figure's model is priced with."""
+    """Return the source of the misses: a trace, or the synthetic demand of each model."""
     return Origin.of(trace) if trace else Origin("synthetic@each", "synthetic", "")
 
 
