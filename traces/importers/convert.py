@@ -113,8 +113,7 @@ def _written_again(
 ) -> Metadata:
     for name, value in given.items():
         if value not in (None, "", TOKEN):
-            flag = FLAGS.get(name, f"--{name}")
-            raise ValueError(f"{flag} has no meaning for a trace file: it keeps its metadata")
+            raise ValueError(f"`{name}` has no meaning for a trace file: it keeps its metadata")
     refuse_input(target, [source])
     refuse_unwritable(target)
     trace = open_trace(source, provenance)
