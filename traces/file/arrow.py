@@ -15,6 +15,8 @@ readers of Arrow do not look:
 
 Numbers are little-endian. The SHA-256 is checked when a file is opened, the columns of a batch when
 they are read. It also names the trace: that of the whole file would take longer than a replay.
+
+One file for writing and reading, which have this layout in common and nothing else has.
 """
 
 import hashlib
