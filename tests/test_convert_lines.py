@@ -14,7 +14,7 @@ from hisparse_sim.cli import cli
 from hisparse_sim.traces import TraceError, open_trace
 from hisparse_sim.traces.importers.convert import convert
 
-PAGE = Path(__file__).parents[1] / "docs" / "get-a-trace.md"
+PAGE = Path(__file__).parents[1] / "docs" / "convert.md"
 
 
 def lines(
