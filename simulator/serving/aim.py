@@ -48,7 +48,9 @@ class Aim:
     def load(self) -> Workload:
         """The requests to serve."""
         clients = None if self.rate_per_s is not None else self.concurrency
-        count = self.requests or (4 * clients if clients else OPEN_LOOP_REQUESTS)
+        count = self.requests
+        if count is None:
+            count = 4 * clients if clients else OPEN_LOOP_REQUESTS
         return Workload(
             self.prompt, self.output, count, clients, self.rate_per_s, self.range_ratio, self.seed
         )

@@ -17,7 +17,7 @@ from hisparse_sim.simulator.serving.hardware import load_hardware
 from hisparse_sim.simulator.serving.missing import Origin
 from hisparse_sim.simulator.serving.plan import DEFAULT_BUFFERS, DEFAULT_RATIOS, Plan, make_plan
 from hisparse_sim.simulator.serving.prediction import Setting
-from hisparse_sim.simulator.serving.reproduce import Progress, table
+from hisparse_sim.simulator.serving.reproduce import Progress, origin_of, table
 from hisparse_sim.simulator.serving.reproduce import reproduce as redo
 from hisparse_sim.simulator.serving.scenario import scenario_of, several, takes_scenario
 from hisparse_sim.simulator.serving.serving_rows import Progress as ServeProgress
@@ -261,13 +261,13 @@ def reproduce(
     """Redo published figures, a row each: `what, published, ours, error, how, gap, source`, then
     `trace, provenance`.
 
-    `trace`: whose misses are replayed (None: the bundled sample). `engine`: a release for all
+    `trace`: whose misses are replayed (None: the synthetic demand of each model). `engine`: a release for all
     figures (None: that of each figure). `progress` gets the name of each
     figure before it is computed, some minutes for all.
     """
-    opened = as_trace(trace)
+    opened = None if trace is None else as_trace(trace)
     return _of(
-        Origin.of(opened),
+        origin_of(opened),
         table(list(redo(opened, get_policy(policy), progress, engine))),
     )
 

@@ -48,6 +48,14 @@ def demand_of(model: Model, context: int) -> Demand:
     return Demand(_trace(profile.name, model.top_k, model.layers, context), note)
 
 
+def demand_beyond(model: Model, context: int, device_buffer_size: int) -> GeneratedTrace:
+    """The same, in requests that are longer than the buffer: of what fits nothing can be missed,
+    and nothing be learned about what grows beyond it."""
+    if context <= device_buffer_size:
+        context = 2 * device_buffer_size
+    return demand_of(model, context).trace
+
+
 @lru_cache(maxsize=8)
 def _trace(profile: str, top_k: int, layers: int, context: int) -> GeneratedTrace:
     shape = reshaped(get_profile(profile), top_k=top_k, num_layers=layers)

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from hisparse_sim.policies import Policy
+from hisparse_sim.simulator.serving.demand import demand_beyond
 from hisparse_sim.simulator.serving.deployment import Deployment, rank_weight_bytes
 from hisparse_sim.simulator.serving.engines import NEWEST, load_engine
 from hisparse_sim.simulator.serving.exposure import Exposure
@@ -24,20 +25,21 @@ from hisparse_sim.simulator.serving.memory import (
     full_kv_bytes,
     hot_buffer_bytes,
 )
-from hisparse_sim.simulator.serving.missing import LayerMisses, layer_misses
-from hisparse_sim.simulator.serving.models import load_model
+from hisparse_sim.simulator.serving.missing import LayerMisses, Origin, layer_misses
+from hisparse_sim.simulator.serving.models import Model, load_model
 from hisparse_sim.simulator.serving.prediction import Setting, swap_in_on
 from hisparse_sim.simulator.serving.published import read_published
-from hisparse_sim.simulator.serving.served import serve
+from hisparse_sim.simulator.serving.served import Served, serve
 from hisparse_sim.simulator.serving.step_source import steps_for
 from hisparse_sim.simulator.serving.steptimes import LAYOUTS
 from hisparse_sim.simulator.serving.workload import Workload
-from hisparse_sim.traces import Trace, open_trace, sample_path
+from hisparse_sim.traces import Trace
 from hisparse_sim.traces.file.units import refuse_blocks
 
 GIB = 1 << 30
 Progress = Callable[[str], None]
 THEN = "sglang-0.5.16"  # most figures were published before 0.5.17 counted all indexer keys
+ENOUGH = 8  # prefill nodes that keep decode busy in every figure
 CURVE = (8, 16, 32, 64, 128, 256)  # concurrencies of the figure
 
 
@@ -83,14 +85,20 @@ def _memory(entry: Mapping[str, Any]) -> tuple[float, str]:
 
 
 class _Runs:
-    """Serving runs of one trace, each made once."""
+    """Serving runs with the misses of one trace, or of each model's own demand, each made once."""
 
-    def __init__(self, trace: Trace, policy: str | Policy, engine: str | None = None) -> None:
+    def __init__(
+        self, trace: Trace | None, policy: str | Policy, engine: str | None = None
+    ) -> None:
         self.engine = engine  # None: that of each figure
-        self.misses: Callable[[int], LayerMisses] = cache(
-            lambda size: layer_misses(trace, policy, size)
-        )
+        self._trace = trace
+        self._replay = cache(lambda trace, size: layer_misses(trace, policy, size))
         self._rates: dict[tuple[Any, ...], tuple[float, str]] = {}
+
+    def misses(self, model: Model, size: int, context: int) -> LayerMisses:
+        trace = self._trace or demand_beyond(model, context, size)
+        found: LayerMisses = self._replay(trace, size)
+        return found
 
     def setting(self, entry: Mapping[str, Any], mode: str, pool_gib: float | None) -> Setting:
         model = load_model(entry.get("model", "glm-5.1"))
@@ -111,7 +119,7 @@ class _Runs:
             mode,
             size,
             entry.get("ratio", 8),
-            self.misses(size) if mode != "baseline" else None,
+            self.misses(model, size, _context(entry)) if mode != "baseline" else None,
             disaggregated=entry.get("disaggregated", False),
         )
 
@@ -168,7 +176,7 @@ class _Runs:
         base = read_published()["measured_baseline"]
         model = load_model("glm-5.1")
         hardware = load_hardware(base["hardware"])
-        misses = self.misses(base["buffer"])
+        misses = self.misses(model, base["buffer"], base["context"])
         item = model.entry_bytes(base["kv_dtype"])
         link = load_link(hardware.link).among(hardware.gpus_per_host)
         swap_in = swap_in_on(link, "sglang", base["buffer"], item)
@@ -198,6 +206,49 @@ class _Runs:
         )
         return rates[0] / rates[1] if rates[1] else float("nan"), how
 
+    def end_to_end(self, entry: Mapping[str, Any]) -> tuple[float, str]:
+        """The gain of the whole deployment, its prompts prefilled by one instance."""
+        load = Workload(
+            entry["prompt"],
+            entry["output"],
+            2 * entry["concurrency"],
+            concurrency=entry["concurrency"],
+        )
+
+        def served(mode: str, prefill: int) -> Served:
+            one = self.setting(entry, mode, None)
+            return serve(replace(one, disaggregated=True, prefill_instances=prefill).server(), load)
+
+        said, gains = [], []
+        for count in (1, ENOUGH):
+            ours, base = served("hisparse", count), served("baseline", count)
+            gains.append(ours.output_tokens_per_s / base.output_tokens_per_s)
+            said.append(
+                f"{count} prefill node{'s' * (count > 1)} ({ours.prefill_busy:.0%} busy):"
+                f" {ours.output_tokens_per_s:,.0f} over {base.output_tokens_per_s:,.0f} tokens/s,"
+                f" {gains[-1]:.2f} times"
+            )
+            if count == 1:
+                done = ours.output_tokens_per_s / entry["output"] * entry["prompt"]
+                said.append(
+                    f"it prefills {done / ours.prefill_busy:,.0f} tokens/s, and the published"
+                    f" {entry['tokens_per_s']:,} take"
+                    f" {entry['tokens_per_s'] / entry['output'] * entry['prompt']:,.0f}"
+                )
+        return gains[0], "; ".join(said)
+
+
+def _context(entry: Mapping[str, Any]) -> int:
+    """Mean tokens of the requests of a figure."""
+    return int(entry.get("prompt", 32_768) + entry.get("output", 8192) // 2)
+
+
+def _whole(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """A figure of decode alone as one of the whole deployment."""
+    what = entry["what"].replace("H20 disaggregated", "H20 with 1 prefill node")
+    gap = "prefill holds it back, as an H20 is taken to prefill 6.7 times slower than an H200"
+    return dict(entry) | {"what": what, "gap": gap}
+
 
 def reproduce(
     trace: Trace | None = None,
@@ -207,21 +258,24 @@ def reproduce(
 ) -> Iterator[Reproduced]:
     """Redo every published figure, one after the other.
 
-    `trace`: whose misses are replayed (None: the bundled sample). `progress` gets each name first.
+    `trace`: whose misses are replayed (None: the synthetic demand of each model, see demand.py).
+    `progress` gets each name first.
     `engine`: one release for all figures (None: the one that each figure is from).
     """
     published = read_published()
-    trace = trace or open_trace(sample_path())
-    refuse_blocks([trace], "serving models price")
+    if trace is not None:
+        refuse_blocks([trace], "serving models price")
     runs = _Runs(trace, policy, engine)
     kinds = {
         "memory": _memory,
         "serving": runs.serving,
         "steps": runs.steps,
         "decode": runs.decode,
+        "end to end": runs.end_to_end,
     }
+    figures = published | {"end to end": [_whole(entry) for entry in published["decode"]]}
     for kind, compute in kinds.items():
-        for entry in published[kind]:
+        for entry in figures[kind]:
             if progress:
                 progress(entry["what"])
             ours, how = compute(entry)
@@ -235,6 +289,11 @@ def reproduce(
                 gap=entry["gap"],
                 source=published["sources"][entry["source"]],
             )
+
+
+def origin_of(trace: Trace | None) -> Origin:
+    """Where the misses come from: a trace, or the demand that each figure's model is priced with."""
+    return Origin.of(trace) if trace else Origin("synthetic@each", "synthetic", "")
 
 
 def table(rows: list[Reproduced]) -> pd.DataFrame:
@@ -255,9 +314,9 @@ def table(rows: list[Reproduced]) -> pd.DataFrame:
     )
 
 
-def throughput_curves(trace: Trace, policy: str | Policy = "lru") -> pd.DataFrame:
+def throughput_curves(trace: Trace | None = None, policy: str | Policy = "lru") -> pd.DataFrame:
     """Our rates for 32k/8k on 8 x H200, as rows of `serve`: columns mode, load, tokens_per_s."""
-    runs = _Runs(trace, policy)
+    runs, origin = _Runs(trace, policy), origin_of(trace)
     lines = (  # name, mode, pool in GiB, engine
         ("baseline", "baseline", None, THEN),
         ("baseline, pool 10.7 GB", "baseline", 10.0, THEN),
@@ -267,8 +326,8 @@ def throughput_curves(trace: Trace, policy: str | Policy = "lru") -> pd.DataFram
     return pd.DataFrame(
         [
             {
-                "trace": trace.name,
-                "provenance": trace.metadata.provenance,
+                "trace": origin.name,
+                "provenance": origin.provenance,
                 "mode": name,
                 "load": str(concurrency),
                 "tokens_per_s": runs.tokens_per_s(

@@ -100,7 +100,7 @@ class Scenario:
         """
         from functools import cache
 
-        from hisparse_sim.simulator.serving.demand import demand_of
+        from hisparse_sim.simulator.serving.demand import demand_beyond, demand_of
         from hisparse_sim.simulator.serving.missing import (
             LayerMisses,
             Origin,
@@ -167,10 +167,8 @@ class Scenario:
 
             @cache
             def misses_of(name: str, size: int) -> LayerMisses:
-                replayed = trace
-                if self.trace is None and context <= size:  # a trace that fits says nothing
-                    replayed, _ = demand_of(model, 2 * size)
-                return layer_misses(replayed, policy if name == policy.name else name, size, start)
+                ours = demand_beyond(model, context, size) if self.trace is None else trace
+                return layer_misses(ours, policy if name == policy.name else name, size, start)
 
             given = misses_of
         setting = Setting(

@@ -19,7 +19,7 @@ from hisparse_sim.traces.file.writer import TraceWriter
 from hisparse_sim.traces.files import holds_trace, opened, refuse_input, refuse_unwritable
 from hisparse_sim.traces.importers import Options, get_importer
 from hisparse_sim.traces.importers.answers import BARE
-from hisparse_sim.traces.importers.importer import FLAGS, Importer
+from hisparse_sim.traces.importers.importer import Importer
 from hisparse_sim.traces.terminal import printable
 
 TRACE = "trace"  # a trace file that is written again
@@ -59,7 +59,7 @@ def convert(
     provenance = provenance or importer.provenance
     if provenance is None:
         raise TraceError(
-            f"{source} does not say where its positions come from: name it with --provenance"
+            f"{source} does not say where its positions come from: name it with `provenance`"
         )
     if provenance not in PROVENANCES:
         raise ValueError(f"unknown provenance {provenance!r}; known are {', '.join(PROVENANCES)}")
@@ -130,7 +130,7 @@ def _written_again(
 def _refuse_meaningless(importer: Importer, options: dict[str, Any]) -> None:
     for name, why in importer.refuses.items():
         if options.get(name) is not None:
-            raise ValueError(f"{FLAGS[name]} has no meaning for {importer.name}: {why}")
+            raise ValueError(f"`{name}` has no meaning for {importer.name}: {why}")
 
 
 def _scratch_place(target: Path) -> Path | None:
@@ -168,4 +168,4 @@ def guess_form(source: Path) -> str:
                 return form
         if b'"indexer_topk"' in head:
             raise TraceError(f"{source} {BARE}")
-    raise TraceError(f"{source}: name its format with --from, nothing in it tells")
+    raise TraceError(f"{source}: name its format with `form`, nothing in it tells")

@@ -93,11 +93,11 @@ def prompt_len_of_answer(given: int | None, counted: Any, place: str, key: str) 
     known = type(counted) is int and counted >= 0
     if given is None:
         if not known:
-            raise TraceError(f"{place} has no {key}: give --prompt-len")
+            raise TraceError(f"{place} has no {key}: give `prompt_len`")
         return int(counted)
     if known and given < counted:
         raise TraceError(
-            f"{place} counts {counted} tokens of its prompt, and with --prompt-len {given} the "
+            f"{place} counts {counted} tokens of its prompt, and with `prompt_len` {given} the "
             f"last {counted - given} would become decode steps: leave it out"
         )
     return given

@@ -2,7 +2,8 @@
 
 Which policies, buffers, traces and layers count are parameters that the page sets from its
 check boxes; sums and rates are computed in the page, so that every choice shows exact figures.
-Colours are CSS variables of the page, which has a light and a dark set."""
+Colours are CSS variables of the page, which has a light and a dark set. One file, since every chart
+is made of the same few pieces."""
 
 import math
 from collections.abc import Sequence

@@ -101,5 +101,9 @@ def count(value: Any) -> str:
     return "-" if pd.isna(value) else f"{value:,.0f}"
 
 
+def tenths(value: Any) -> str:
+    return "-" if pd.isna(value) else f"{value:,.1f}"
+
+
 def more(value: Any) -> str:
     return "-" if pd.isna(value) else f"{100 * value:+.1f} %"
