@@ -193,7 +193,7 @@ def test_positions_beyond_any_table() -> None:
 
 def test_bad_arguments() -> None:
     demand = make_traces.drift()
-    with pytest.raises(ValueError, match="'arc' has no one-pass curve; textbook-lru and belady"):
+    with pytest.raises(ValueError, match="'arc' has no one-pass curve; textbook-lru, belady, compulsory have"):
         part_curve(demand, "arc", 16)
     with pytest.raises(ValueError, match="buffer size 40000"):
         part_curve(demand, "belady", 40000)

@@ -52,15 +52,15 @@ def call_of(command: click.Command, chosen: Mapping[str, Any]) -> str:
     """The call of another command with `chosen` options, and those that this one was given and
     both have."""
     context = click.get_current_context()
-    default = click.core.ParameterSource.DEFAULT
     taken = {option for each in command.params for option in each.opts}
     words = ["hisparse-sim", command.name or ""]
     values = dict(chosen)
     for each in context.command.params:
         option, name = each.opts[0], each.name or ""
         shared = option in taken and option not in ("--format", "--output", "--quiet", *chosen)
-        if shared and context.get_parameter_source(name) != default:
-            values[option] = context.params[name]
+        value = context.params.get(name)
+        if shared and value not in (None, ()) and value != each.get_default(context):
+            values[option] = value
     for option, value in values.items():
         for one in value if isinstance(value, tuple) else (value,):
             text = f"{one:g}" if isinstance(one, float) else str(one)
