@@ -261,9 +261,9 @@ def reproduce(
     """Redo published figures, a row each: `what, published, ours, error, how, gap, source`, then
     `trace, provenance`.
 
-    `trace`: whose misses are replayed (None: the synthetic demand of each model). `engine`: a release for all
-    figures (None: that of each figure). `progress` gets the name of each
-    figure before it is computed, some minutes for all.
+    `trace`: whose misses are replayed (None: the synthetic demand of each model). `engine`: a
+    release for all figures (None: that of each figure). `progress` gets the name of each figure
+    before it is computed, some minutes for all.
     """
     opened = None if trace is None else as_trace(trace)
     return _of(

@@ -187,8 +187,8 @@ def read_miss_curve(
 
     The rate at a buffer is misses over accesses, summed over the rows of `policy`. Rows of one's
     own need `buffer` and `miss_rate` alone, one at every buffer. Of two starts that were swept,
-    `start` is taken. A rate says nothing about layers or spread: all are taken alike. `context`: tokens of
-    the requests that were swept.
+    `start` is taken. A rate says nothing about layers or spread: all are taken alike. `context`:
+    tokens of the requests that were swept.
 
     Raises TraceError if the file cannot be read, has a rate that is none (missing, negative, above
     1), holds several traces, seeds or selections of one trace, or counts no tokens.

@@ -41,14 +41,15 @@ class Options:
                 f"`unit` is {self.unit!r}, expected token, or block4 or another number of tokens"
             )
         if self.layer_types is not None and len(self.layer_types) != self.num_layers:
-            raise ValueError(f"{len(self.layer_types)} layer_types are given, for another `num_layers`")
+            count = len(self.layer_types)
+            raise ValueError(f"{count} layer_types are given, for another `num_layers`")
         if self.layers is None:
             return
         last = (self.num_layers or MOST_LAYERS) - 1
         layers = tuple(whole(each, "a layer of `layers`", 0, last) for each in self.layers)
         if len(set(layers)) < len(layers):
             twice = next(each for each in layers if layers.count(each) > 1)
-            raise ValueError(f"`layers` names layer {twice} twice: name each layer of the file once")
+            raise ValueError(f"`layers` names layer {twice} twice: name each of the file once")
         object.__setattr__(self, "layers", layers)
 
     @property
