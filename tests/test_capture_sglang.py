@@ -346,7 +346,7 @@ def test_bad_arguments(tmp_path: Path) -> None:
         (PROMPTS, {"max_new_tokens": 1}, "at least 2"),
         (PROMPTS, {"concurrency": 0}, "at least 1"),
         (PROMPTS, {"max_new_tokens": 2**31 - 5}, "too many for a trace"),
-        ([Prompt("\udc80", (1,))], {}, "no text to call a request by"),
+        ([Prompt("\udc80", (1,))], {}, "not a usable name of a request"),
     ):
         with pytest.raises(TraceError, match=reason):
             capture(prompts, tmp_path / "trace.parquet", server, MODEL, **options)  # type: ignore[arg-type]

@@ -153,8 +153,8 @@ def test_what_torch_raises_while_it_runs_is_one_sentence(tmp_path: Path) -> None
     ("requests", "changes", "message"),
     [
         (("same", "same"), {}, "two prompts have the same id"),
-        (("",), {}, "no text to call a request by"),
-        (("\ud800",), {}, "no text to call a request by"),
+        (("",), {}, "not a usable name of a request"),
+        (("\ud800",), {}, "not a usable name of a request"),
         ((), {"top_k": 2**31}, "at most 2147483647"),
         ((), {"keep_ranks": 2**40}, "at most 2147483647"),
         ((), {"sampling": Sampling(math.nan)}, "the temperature is nan"),

@@ -191,7 +191,7 @@ def interpolated(curve: Curve, sizes: Longs) -> Longs:
 
 def engine_difference(curves: MissCurves) -> tuple[float, int] | None:
     """Return the largest difference of the engine's LRU from the textbook's, as a share of all
-    demands, and the size where it is; None if either is missing or they share no size."""
+    accesses, and the size where it is; None if either is missing or they share no size."""
     if ENGINE_LRU not in curves.of or TEXTBOOK_LRU not in curves.of:
         return None
     engine, textbook = curves.of[ENGINE_LRU], curves.of[TEXTBOOK_LRU]

@@ -1,4 +1,4 @@
-"""Rolling curves of misses or their time: what the command curve calls, and Python users."""
+"""Rolling curves of misses or their time, for the command curve and for Python."""
 
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
@@ -25,7 +25,7 @@ CURVE_POLICIES = ("lru",)  # the engine's
 
 @dataclass(frozen=True, eq=False)
 class Curves:
-    """Rolling curves: their rows (columns as in docs/metrics.md), and what they are of."""
+    """Rolling curves: their rows (columns as in docs/metrics.md) and their setting."""
 
     rows: pd.DataFrame
     window: int  # steps
@@ -38,7 +38,7 @@ class Curves:
 
     @property
     def origin(self) -> str:
-        """Which trace, under which assumptions: the caption of a figure."""
+        """The trace and the assumptions, as the caption of a figure."""
         trace = self.swept.pieces[0].trace
         about = trace.metadata
         text = (
@@ -75,7 +75,7 @@ def curve(
     progress: Callable[[Progress], None] | None = None,
     keep: str | PathLike[str] | Kept | None = None,
 ) -> Curves:
-    """Misses per step and layer over decode steps, the mean of a trailing window.
+    """Misses per step and layer over decode steps, as the mean of a trailing window.
 
     `window` and `skip_steps` are steps; the latter leave out the start-up burst of every request.
     `policies` (None: lru) and the other arguments are those of `sweep`; with `link` the curve is

@@ -21,12 +21,12 @@ from hisparse_sim.traces.file.units import TOKEN, plural, refuse_blocks
 from hisparse_sim.traces.synth.generated import GeneratedTrace
 
 QUANTILES = 65  # of a layer's misses per step: 0, 1/64, ..., 1
-WARM_UP_STEPS = 16  # the burst of the first steps comes once a request, not once a step
+WARM_UP_STEPS = 16  # the burst of the first steps comes once per request
 
 
 @dataclass(frozen=True)
 class LayerMisses:
-    """Mean misses a step of each replayed layer, and what they were replayed from."""
+    """Mean misses per step of each replayed layer, and their origin."""
 
     trace: str
     provenance: str
@@ -72,7 +72,7 @@ class LayerMisses:
 
 
 class Origin(NamedTuple):
-    """Where misses come from."""
+    """The origin of misses."""
 
     name: str  # of the trace
     provenance: str
@@ -98,11 +98,11 @@ def layer_misses(
     """Replay `trace` (None: the bundled sample) and average each layer's misses.
 
     The first `warm_up_steps` of every request are replayed but not averaged. Raises TraceError
-    for a bad trace or one that does not count tokens, ValueError for one that is no longer than the
-    warm-up.
+    for a bad trace or one whose positions are not tokens, ValueError for one that is no longer than
+    the warm-up.
     """
     opened = as_trace(trace)
-    refuse_blocks([opened], "serving models price")
+    refuse_blocks([opened], "serving models need")
     chosen = get_policy(policy)
 
     def replay(part: Part) -> tuple[int, npt.NDArray[np.int32], float, float]:
@@ -183,11 +183,11 @@ class MissCurve:
 def read_miss_curve(
     path: str | Path, policy: str, context: float, top_k: int, start: str = "staged"
 ) -> MissCurve:
-    """Misses from the rows of a sweep (csv, json, jsonl or parquet) instead of a replay.
+    """Misses from the rows of a sweep (csv, json, jsonl or parquet) in place of a replay.
 
     The rate at a buffer is misses over accesses, summed over the rows of `policy`. Rows of one's
     own need `buffer` and `miss_rate` alone, one at every buffer. Of two starts that were swept,
-    `start` is taken. A rate says nothing about layers or spread: all are taken alike. `context`:
+    `start` is taken. A rate has no layers or distribution: all are taken as equal. `context`:
     tokens of the requests that were swept.
 
     Raises TraceError if the file cannot be read, has a rate that is none (missing, negative, above
@@ -204,11 +204,11 @@ def read_miss_curve(
             raise TraceError(f"{file} has no column {column}: give the rows of a sweep")
         if (missing := rows[column].isna()).any():
             row = int(missing.to_numpy().argmax()) + 1
-            raise TraceError(f"{file}, row {row}: {column} is missing, and it means no rate of 0")
+            raise TraceError(f"{file}, row {row}: {column} is missing, which is not a rate of 0")
     others = set(rows["unit"].fillna(TOKEN)) - {TOKEN} if "unit" in rows else set()
     if others:
         units = " and ".join(map(plural, sorted(others)))
-        raise TraceError(f"{file} counts {units}, and serving models price single tokens")
+        raise TraceError(f"{file} counts {units}, and serving models need single tokens")
     if "policy" in rows:
         swept = ", ".join(dict.fromkeys(rows["policy"].dropna()))
         rows = rows[rows["policy"].str.lower().replace(ALIASES) == policy]

@@ -33,10 +33,11 @@ from hisparse_sim.traces import Trace
 
 GIB = 1 << 30
 THEN = "sglang-0.5.16"  # most figures were published before 0.5.17 counted all indexer keys
-ENOUGH = 8  # prefill nodes that keep decode busy in every figure
+ENOUGH = 8  # prefill nodes, enough to keep decode busy in every figure
 
 
 def memory_figure(entry: Mapping[str, Any]) -> tuple[float, str]:
+    """Return a figure of memory, and how it was obtained."""
     model = load_model(entry.get("model", "glm-5.1"))
     formula = entry["formula"]
     if formula == "request_gb":
@@ -58,7 +59,7 @@ def memory_figure(entry: Mapping[str, Any]) -> tuple[float, str]:
 
 
 class Runs:
-    """Serving runs with the misses of one trace, or of each model's own demand, each made once."""
+    """Serving runs with the misses of a trace or of the demand of each model; each run is kept."""
 
     def __init__(
         self, trace: Trace | None, policy: str | Policy, engine: str | None = None
@@ -180,7 +181,7 @@ class Runs:
         return rates[0] / rates[1] if rates[1] else float("nan"), how
 
     def end_to_end(self, entry: Mapping[str, Any]) -> tuple[float, str]:
-        """The gain of the whole deployment, its prompts prefilled by one instance."""
+        """Return the gain of the whole deployment, with one instance that prefills the prompts."""
         load = Workload(
             entry["prompt"],
             entry["output"],
@@ -212,5 +213,5 @@ class Runs:
 
 
 def _context(entry: Mapping[str, Any]) -> int:
-    """Mean tokens of the requests of a figure."""
+    """Return the mean tokens of the requests of a figure."""
     return int(entry.get("prompt", 32_768) + entry.get("output", 8192) // 2)

@@ -1,4 +1,4 @@
-"""Published figures redone: what was published, what the models here give, and how it was obtained.
+"""Published figures reproduced: what was published, what our models give, and how it was obtained.
 
 The figures and their scenarios are data (profiles/published.toml). No model reads them.
 """
@@ -44,9 +44,9 @@ class Reproduced:
 
 
 def _whole(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """A figure of decode alone as one of the whole deployment."""
+    """Return a figure of decode alone as one of the whole deployment."""
     what = entry["what"].replace("H20 disaggregated", "H20 with 1 prefill node")
-    gap = "prefill holds it back, as an H20 is taken to prefill 6.7 times slower than an H200"
+    gap = "prefill limits it: the model has an H20 prefill 6.7 times slower than an H200"
     return dict(entry) | {"what": what, "gap": gap}
 
 
@@ -56,7 +56,7 @@ def reproduce(
     progress: Progress | None = None,
     engine: str | None = None,
 ) -> Iterator[Reproduced]:
-    """Redo every published figure, one after the other.
+    """Reproduce all published figures, one after the other.
 
     `trace`: whose misses are replayed (None: the synthetic demand of each model, see demand.py).
     `progress` gets each name first.
@@ -64,7 +64,7 @@ def reproduce(
     """
     published = read_published()
     if trace is not None:
-        refuse_blocks([trace], "serving models price")
+        refuse_blocks([trace], "serving models need")
     runs = Runs(trace, policy, engine)
     kinds = {
         "memory": memory_figure,
@@ -92,7 +92,7 @@ def reproduce(
 
 
 def origin_of(trace: Trace | None) -> Origin:
-    """Where the misses come from: a trace, or the demand of each figure's model."""
+    """Return the source of the misses: a trace, or the synthetic demand of each model."""
     return Origin.of(trace) if trace else Origin("synthetic@each", "synthetic", "")
 
 

@@ -1,4 +1,4 @@
-"""One request of a capture from SGLang: asked for, its rows kept in a file, looked through."""
+"""One request of a capture from SGLang: sent, its rows kept in a file, and checked."""
 
 import hashlib
 import json
@@ -42,7 +42,7 @@ class Prompt:
 
 
 class LeftOut(TraceError):
-    """A request that cannot be used; others may be good, but for a `common` fault."""
+    """A request that cannot be used; others may be good unless the fault is `common`."""
 
     def __init__(self, message: str, common: bool = False) -> None:
         super().__init__(message)
@@ -54,7 +54,7 @@ class _Unusable(Exception):
 
 
 class Request:
-    """One request: where its rows go, and whether they are there."""
+    """One request: the file of its rows, and whether it is complete."""
 
     def __init__(
         self, prompt: Prompt, model: Model, sampling: dict[str, Any], folder: Path

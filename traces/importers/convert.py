@@ -1,4 +1,4 @@
-"""Make a trace file of what another tool saved."""
+"""Makes a trace file from what another tool saved."""
 
 import os
 from collections.abc import Callable
@@ -46,10 +46,10 @@ def convert(
     `form` is a name of `importers.IMPORTERS`, guessed from the suffix if None; `config` is the
     model's config.json, for its layers and top_k; `options` are the fields of `importers.Options`.
     Large values go through a folder beside `target`, so memory is bounded by one (request, layer).
-    `progress` is called for each, `warn` with sentences on what may not be meant.
+    `progress` is called for each, `warn` with sentences on what may be unintended.
 
     Raises TraceError if the file is not what the format says, or for a missing provenance;
-    ValueError for an unknown format, or options that cannot be or have no meaning for it.
+    ValueError for an unknown format, and for options that are wrong or have no meaning for it.
     """
     source, target = Path(source), Path(target)
     if form == TRACE or (form is None and holds_trace(source)):
@@ -59,7 +59,7 @@ def convert(
     provenance = provenance or importer.provenance
     if provenance is None:
         raise TraceError(
-            f"{source} does not say where its positions come from: name it with `provenance`"
+            f"{source} does not state the origin of its positions: give it with `provenance`"
         )
     if provenance not in PROVENANCES:
         raise ValueError(f"unknown provenance {provenance!r}; known are {', '.join(PROVENANCES)}")
@@ -133,7 +133,7 @@ def _refuse_meaningless(importer: Importer, options: dict[str, Any]) -> None:
 
 
 def _scratch_place(target: Path) -> Path | None:
-    """Return the folder of the new file, where there is most likely room; None = for a device."""
+    """Return the folder of the new file, which most likely has space; None = for a device."""
     if target.exists() and not target.is_file():
         return None
     return target.resolve().parent
@@ -149,7 +149,7 @@ def _head(source: Path) -> bytes:
 
 
 def guess_form(source: Path) -> str:
-    """Return the format that the suffix, or the beginning, of a file speaks for.
+    """Return the format that the suffix or the beginning of a file indicates.
 
     Raises TraceError if it could be several.
     """
@@ -167,4 +167,4 @@ def guess_form(source: Path) -> str:
                 return form
         if b'"indexer_topk"' in head:
             raise TraceError(f"{source} {BARE}")
-    raise TraceError(f"{source}: name its format with `form`, nothing in it tells")
+    raise TraceError(f"{source}: give its format with `form`; nothing in it indicates one")

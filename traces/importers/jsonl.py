@@ -1,4 +1,4 @@
-"""Rows of JSON as instrumented DeepSeek-V3.2 demos print them, one (request, layer, step) a line.
+"""JSON lines of instrumented DeepSeek-V3.2 demos, one (request, layer, step) per line.
 
 Keys: `request_id`, `layer_id`, `step_idx`, `seq_len_current`, `selected_token_pos` (list, -1 is
 padding); others are ignored. Lines may come in any order. `seq_len_current` counts the tokens up to

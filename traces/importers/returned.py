@@ -1,4 +1,4 @@
-"""What all importers of arrays share: named arrays of one shape become the demands of a trace."""
+"""Shared by all importers of arrays: named arrays of one shape become the demands of a trace."""
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
