@@ -15,8 +15,8 @@ transformers = pytest.importorskip(
 import tiny_models  # noqa: E402
 
 from hisparse_sim.cli import cli  # noqa: E402
-from hisparse_sim.traces import open_trace
-from hisparse_sim.traces.capture import models
+from hisparse_sim.traces import open_trace  # noqa: E402
+from hisparse_sim.traces.capture import models  # noqa: E402
 from hisparse_sim.traces.capture.texts import prepare, python_reference  # noqa: E402
 
 TEXT = "The quick brown fox jumps over the lazy dog. " * 12  # 540 tokens

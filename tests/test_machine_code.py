@@ -123,7 +123,10 @@ def test_an_edit_in_another_file_is_seen(folder: Path, tmp_path: Path) -> None:
         " print(loop(20), loop.from_disk)"
     )
     header = "from hisparse_sim.traces.machine_code import compiled, rule\n"
-    body = "@rule\ndef more(x):\n    return twice(x) + 1\n@compiled\ndef loop(x):\n    return more(x)\n"
+    body = (
+        "@rule\ndef more(x):\n    return twice(x) + 1\n"
+        "@compiled\ndef loop(x):\n    return more(x)\n"
+    )
     upper.write_text(header + "from lower_room import twice\n" + body)
 
     def run(factor: int) -> str:

@@ -30,7 +30,8 @@ from hisparse_sim.traces import TraceError
 FORMATS = ("csv", "json", "jsonl", "parquet")
 # Names that some reader takes for a missing value, a number, a truth or a formula.
 NAMES = ["NA", "null", "nan", "None", "N/A", "", "7", "007", "1e5", "inf", "True", "-", "=1+1",
-         "+x", "@y", "-z", "'=q", "''=q", "'x", " pad ", 'a,"b"\nc', "\r", "\ttab", "é"]  # fmt: skip
+         "+x", "@y", "-z", "'=q", "''=q", "'x",
+         " pad ", 'a,"b"\nc', "\r", "\ttab", "é"]  # fmt: skip
 
 
 def run(*arguments: str | Path) -> Result:
