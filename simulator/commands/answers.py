@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hisparse_sim.simulator.serving.scenario import Scenario
-from hisparse_sim.traces.commands.options import in_options, open_traces
+from hisparse_sim.simulator.commands.replay_options import open_traces_or_facts
+from hisparse_sim.traces.commands.options import in_options
 from hisparse_sim.traces.terminal import note
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 def one_trace(traces: tuple[str, ...], provenance: str | None) -> Trace:
     """The one trace named, or the bundled sample."""
-    opened = open_traces(traces, provenance)
+    opened = open_traces_or_facts(traces, provenance)
     if len(opened) > 1:
         raise click.UsageError("give one --trace: predictions take the misses of a single file")
     return opened[0]

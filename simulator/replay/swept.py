@@ -108,4 +108,4 @@ class Sweep:
             for run in map(runs.__getitem__, asked)  # not in the order in which they finished
             for misses in [piece.misses[run]]
         ]
-        return pd.concat(frames, ignore_index=True)
+        return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
