@@ -60,7 +60,7 @@ def test_importing_it_loads_nothing_else() -> None:
 # What only a command line has, and what only a function has.
 TERMINAL = {"form", "output", "quiet", "provenance", "force", "plot", "config"}
 PROGRAM = {"jobs", "executor", "progress", "keep", "say"}
-RENAMED = {"no_min": "compare_min", "candidates": "every"}
+RENAMED = {"no_min": "compare_min"}
 
 
 def command(name: str) -> click.Command:
@@ -228,10 +228,10 @@ def test_a_trace_without_provenance(tmp_path: Path) -> None:
     path = write(tmp_path / "t.parquet", [drift()], metadata())
     rows = pd.read_parquet(path)
     rows.to_parquet(path)
-    with pytest.raises(hs.TraceError, match="where its positions come from with `provenance`"):
+    with pytest.raises(hs.TraceError, match="the origin of its positions with `provenance`"):
         hs.open_trace(path)
     done = CliRunner().invoke(cli, ["sweep", str(path)])
-    assert "where its positions come from with --provenance (dsa-serving" in done.stderr
+    assert "the origin of its positions with --provenance (dsa-serving" in done.stderr
 
 
 def test_names_of_arguments_become_options() -> None:

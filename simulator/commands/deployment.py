@@ -181,7 +181,8 @@ def _chosen(best: Mapping[str, Any], mode: str) -> dict[str, Any]:
     "concurrencies",
     multiple=True,
     callback=several(int),
-    help="Closed loop with so many requests over all instances; several values make a curve.  [default: 256]",
+    help="Closed loop with so many requests over all instances; several values make a curve.  "
+    "[default: 256]",
 )
 @load_options
 @target_options
@@ -237,7 +238,7 @@ def serve(
 
 
 @click.command()
-@trace_options("sample")
+@trace_options("synthetic, of each model")
 @policy_option
 @engine_option(None)
 @click.option(
@@ -263,19 +264,18 @@ def reproduce(
     hisparse-sim reproduce -o reproduced.csv --plot rates.svg
     """
     from hisparse_sim.simulator.serving import asking
-    from hisparse_sim.simulator.serving.missing import Origin
     from hisparse_sim.simulator.serving.published import published_rates
-    from hisparse_sim.simulator.serving.reproduce import throughput_curves
+    from hisparse_sim.simulator.serving.reproduce import origin_of, throughput_curves
     from hisparse_sim.simulator.views import figures
     from hisparse_sim.simulator.views.plan_view import show_reproduced
 
     form = output_form(form, output)
-    trace = one_trace(traces, provenance)
+    trace = one_trace(traces, provenance) if traces else None
     rows = asking.reproduce(trace, policy=policy, engine=engine, progress=announcer(quiet))
     if form == "table":
         show_reproduced(rows, output)
     else:
-        write(rows, Origin.of(trace), {"policy": policy, "engine": engine}, form, output)
+        write(rows, origin_of(trace), {"policy": policy, "engine": engine}, form, output)
     wrote(output, quiet)
     if plot:
         rates = throughput_curves(trace, policy)

@@ -121,7 +121,7 @@ def show_plan(
     ]
     able = rows[rows["requests"] > 0]
     if len(able):
-        lines += ["", "Tok/s and host GB are over all instances."]
+        lines += ["", "tok/s and host GB: over all instances"]
     pairs = zip(able["prefill_instances"], able["decode_instances"], strict=True)
     print_table(
         able.assign(instances=[f"{prefill}+{decode}" for prefill, decode in pairs]),

@@ -1,4 +1,4 @@
-"""The section on what misses cost: time over the link, and memory."""
+"""The section on the cost of misses: time over the link, and memory."""
 
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
@@ -12,7 +12,7 @@ from hisparse_sim.simulator.views.report.charts import Spec
 from hisparse_sim.simulator.views.report.drawing import Drawn
 from hisparse_sim.simulator.views.report.pieces import count, hint, options, table
 
-# What a table of memory is for; what is alike in all of its lines stands above it.
+# The setting of a memory table; what is the same in all of its lines goes above it.
 _SETTING = (
     "trace",
     "model",
@@ -31,13 +31,14 @@ def section(
     drawn: Drawn,
     profiles: data.Profiles,
 ) -> str:
-    """Time of the swap-ins and what fits into memory, for the rows `swept`, which are named apart;
-    `parameters`: those of the sweep, `shared`: what the charts let a reader choose."""
+    """Return the swap-in times and what fits into memory for the joined rows `swept`.
+
+    `parameters`: those of the sweep. `shared`: the parameters that all charts have in common."""
     rows = data.token_rows(swept)
     text = ""
     if blocks := blocks_of(swept):
         text = (
-            f"<p>Positions are {escape(blocks)}; bytes, time and memory are known for tokens"
+            f"<p>Positions are {escape(blocks)}; bytes, time and memory are computed for tokens"
             " only.</p>"
         )
     if rows.empty:
@@ -46,7 +47,7 @@ def section(
     drawn.tables["times"] = data.columns(times.table, 4)
     batch: Spec = {"name": "batch", "value": times.chosen}
     text += "<h3>Time</h3>" + options(
-        "batch", "Requests decoding together", times.batches, times.chosen
+        "batch", "Requests that decode together", times.batches, times.chosen
     )
     text += drawn.chart(
         "swap-in",
@@ -61,7 +62,7 @@ def section(
 def _memory(rows: pd.DataFrame) -> str:
     if "requests_per_gpu" not in rows:
         return hint(
-            "No memory in the results; it comes with a ratio:",
+            "The results have no memory figures; a ratio adds them:",
             "hisparse-sim sweep TRACE --ratio 4,8 -o rows.parquet",
         )
     cells: dict[str, tuple[str, Callable[[Any], str]]] = {
@@ -74,8 +75,8 @@ def _memory(rows: pd.DataFrame) -> str:
         "buffer": ("buffer", count),
         "host_to_device_ratio": ("ratio", count),
         "requests_per_gpu": ("requests per GPU", count),
-        "hot_buffer_bytes": ("MB on the GPU, each", _scaled(1e6, 1)),
-        "host_bytes_per_request": ("GB on the host, each", _scaled(1e9, 2)),
+        "hot_buffer_bytes": ("MiB on the GPU per request", _scaled(2**20, 1)),
+        "host_bytes_per_request": ("GiB on the host per request", _scaled(2**30, 2)),
         "limit": ("limited by", str),
         "reason": ("because", str),
     }

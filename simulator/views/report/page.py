@@ -1,4 +1,4 @@
-"""Puts a report together: sections of text, tables and charts, and the page around them."""
+"""Assembles a report: sections of text, tables and charts, and the page around them."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -43,11 +43,11 @@ def write_report(
     title: str | None = None,
     profiles: data.Profiles = None,
 ) -> list[str]:
-    """Write the page about `results` to `path`, atomically; return what its reader should know of
-    them. `profiles`: a file with models and links that are not shipped.
+    """Write the page about `results` to `path`, atomically; return notes for its reader.
+    `profiles`: a file with models and links that are not shipped.
 
     Raises TraceError if vl-convert-python is missing, if results cannot be joined, or if they name
-    a model or link of no profile at hand."""
+    a model or link that is in no available profile."""
     page = _Page(results, profiles)
     text = Template(_shipped("page.html")).substitute(
         version=escape(version("hisparse-sim")),
@@ -71,7 +71,7 @@ _LOOKS = ["policy", "buffer"]
 
 
 class _Page:
-    """The sections, and what the script of the page gets."""
+    """The sections, and the data for the script of the page."""
 
     def __init__(self, results: Sequence[Result], profiles: data.Profiles) -> None:
         self.results, self.profiles = results, profiles
@@ -93,7 +93,7 @@ class _Page:
         signals = {
             "policies": self.policies,
             "buffers": self.sizes,
-            "traces": self.traces[:1],  # one at a time: what differs is not summed
+            "traces": self.traces[:1],  # one at a time: different series are not summed
             "layers": [self.layers[0], self.layers[-1]] if self.layers else [0, 1e9],
         }
         self.shared: list[charts.Spec] = [
@@ -103,14 +103,14 @@ class _Page:
             ("question", "The question", self._question()),
             ("answer", "The answer", self._answer()),
             ("misses", "Misses", self._misses()),
-            ("policies", "Policies, and excess over MIN", self._policies()),
+            ("policies", "Policies and excess over MIN", self._policies()),
             ("layers", "Layers", self._layers()),
-            ("cost", "What misses cost", self._cost()),
+            ("cost", "Cost of misses", self._cost()),
             ("plan", "Plan", plans.section(results, self.rows, self.drawn, profiles)),
             *measured.sections(self.results),
             (
                 "provenance",
-                "Where this comes from, and how to redo it",
+                "Sources, and how to repeat this",
                 redo.section(results, self.rows, self.notes),
             ),
         ]
@@ -129,7 +129,7 @@ class _Page:
             text += f"<p>Replayed: {escape(f'{name} ({kinds}), {covers}')}.</p>"
             if "synthetic" in kinds:
                 text += (
-                    '<p class="synthetic">Synthetic trace: no figure of it is one of a real'
+                    '<p class="synthetic">Synthetic trace: its figures are not those of a real'
                     " model.</p>"
                 )
         return text
@@ -171,7 +171,7 @@ class _Page:
             )
             found += "</fieldset>"
         return (
-            '<form id="choices" aria-label="What the charts show" onsubmit="return false">'
+            '<form id="choices" aria-label="Contents of the charts" onsubmit="return false">'
             f"{found}</form>"
         )
 
@@ -180,14 +180,14 @@ class _Page:
         text += "<h3>By buffer size</h3>" + self.drawn.chart(
             "miss-ratio",
             charts.miss_ratio(self.policies, self.shared),
-            "Misses in per cent of demanded positions by buffer size, a line per policy",
-            "Misses over demanded positions, summed over the layers chosen above.",
+            "Misses in per cent of selected positions by buffer size, a line per policy",
+            "Misses over selected positions, summed over the layers chosen above.",
             "buffer",
         )
-        text += "<h3>As a request goes on</h3>"
+        text += "<h3>Misses over decode steps</h3>"
         if self.curves.empty:
             return text + hint(
-                "No rolling curves among the results; add them with",
+                "There are no rolling curves among the results; add them with",
                 "hisparse-sim curve TRACE -o curve.parquet",
             )
         thinned, notes = data.curve_table(self.curves)
@@ -204,8 +204,8 @@ class _Page:
                 "rolling" + f"-{number}" * (number > 1),
                 charts.rolling(str(name), self.policies, self.sizes, bands),
                 f"Misses per step and layer of {name} over decode steps",
-                f"{name}: {findings.averaged(own)}; colours are policies, dashes are buffers. "
-                + " ".join(notes),
+                f"{name}: {findings.averaged(own)}; colours stand for policies, dashes for"
+                " buffers. " + " ".join(notes),
                 "step",
             )
         return text
@@ -215,7 +215,7 @@ class _Page:
             "bars",
             charts.policy_bars(self.policies, self.sizes, self.shared),
             "Misses per step and layer by buffer and policy",
-            "Bars: misses per step and layer; text: excess over MIN (Belady).",
+            "Bars: misses per step and layer. Text: excess over MIN (Belady).",
         )
         cells: Cells = {
             "policy": ("policy", str),
@@ -226,12 +226,12 @@ class _Page:
         }
         if len(self.traces) > 1:
             cells = {"trace": ("trace", str), **cells}
-        return text + details("All figures as a table (all layers)", table(self.sums, cells))
+        return text + details("All figures in a table (all layers)", table(self.sums, cells))
 
     def _layers(self) -> str:
         if len(self.layers) < 2:
             return hint(
-                "The results do not tell layers apart; for this view write them with",
+                "The results have no layers; for this view write them with",
                 "hisparse-sim sweep TRACE --per-layer -o rows.parquet",
             )
         shared: list[charts.Spec] = [*self.shared, {"name": "shown", "value": self.focus_buffer}]
@@ -244,7 +244,7 @@ class _Page:
         cells: dict[str, tuple[str, Callable[[Any], str]]] = {"layer": ("layer", count)}
         if len(self.traces) > 1:
             cells = {"trace": ("trace", str), **cells}
-        for name in self.policies:  # a policy may be called like another column
+        for name in self.policies:  # a policy may have the name of another column
             shown[f"by {name}"] = wide[name].to_numpy()
             cells[f"by {name}"] = (name, tenths)
         return (
@@ -260,9 +260,9 @@ class _Page:
                 "layer-map",
                 charts.layer_map(self.policies, shared),
                 "Heat map of misses per step by policy and layer",
-                "The same as a heat map: brighter is more misses.",
+                "The same as a heat map; brighter means more misses.",
             )
-            + details(f"As a table (B = {self.focus_buffer:,})", table(shown, cells))
+            + details(f"In a table (B = {self.focus_buffer:,})", table(shown, cells))
         )
 
     def _cost(self) -> str:
@@ -278,7 +278,7 @@ def _shipped(name: str) -> str:
 
 @cache
 def _library() -> str:
-    """Return Vega, Vega-Lite and Vega-Embed as one script that may stand inside a page."""
+    """Return Vega, Vega-Lite and Vega-Embed as one script for use inside a page."""
     try:
         import vl_convert
     except ImportError:

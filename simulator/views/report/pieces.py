@@ -1,4 +1,4 @@
-"""Pieces of HTML that the sections of a report are made of. All text is escaped here."""
+"""Building blocks of the sections of a report. All text is escaped here."""
 
 from collections.abc import Callable, Mapping, Sequence
 from html import escape

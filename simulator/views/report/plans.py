@@ -14,7 +14,7 @@ from hisparse_sim.simulator.views.report.results import Result
 def section(
     results: Sequence[Result], swept: pd.DataFrame, drawn: Drawn, profiles: data.Profiles
 ) -> str:
-    """Plans and serving runs, each setting by itself; `swept`: the rows that the page is about."""
+    """Return plans and serving runs, one setting at a time; `swept`: the rows of the page."""
     plans = findings.plans_of(results)
     text = "".join(
         (f"<h3>{escape(plan.path.name)}</h3>" if len(plans) > 1 else "")
@@ -22,7 +22,7 @@ def section(
         for number, plan in enumerate(plans, 1)
     )
     text = text or hint(
-        "No plan among the results. This one weighs memory, misses and time:",
+        "There is no plan among the results. This one weighs memory, misses and time:",
         "hisparse-sim plan --prompt 32768 --output-len 8192 -o plan.json",
     )
     for number, (runs, served) in enumerate(findings.runs_of(results), 1):
@@ -69,6 +69,6 @@ def _planned(
         f"pareto{suffix}",
         charts.pareto([int(size) for size in sorted(plans["buffer"].unique())], f"plan{suffix}"),
         "Candidates of the plan: tokens per second over time per token",
-        "Candidates; upper left is better, larger points pin more host memory.",
+        "Upper left is better; larger points pin more host memory.",
         "tpot_ms",
     )

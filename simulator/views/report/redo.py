@@ -1,4 +1,4 @@
-"""Where the rows of a report's files come from, and the commands that compute them again."""
+"""The sources of the rows of a report, and the commands that repeat them."""
 
 import shlex
 from collections.abc import Sequence
@@ -14,11 +14,11 @@ from hisparse_sim.traces import open_trace, sample_path
 
 
 def section(results: Sequence[Result], swept: pd.DataFrame, notes: Sequence[str]) -> str:
-    """Traces, the commands that compute the rows again, versions, and what a page leaves out."""
+    """Return traces, the commands that repeat the rows, versions, and what the page leaves out."""
     wanted = [name for name in ("trace", "provenance", "trace_sha256") if name in swept]
     cells: Cells = {name: (name.replace("_", " "), str) for name in wanted}
     text = table(swept.drop_duplicates(wanted), cells)
-    text += "<p>Computed by hisparse-sim; to redo it:</p>"
+    text += "<p>Computed by hisparse-sim. To repeat it:</p>"
     for result in results:
         text += copy(command(result))
     made = " ".join(dict.fromkeys(shlex.quote(result.path.name) for result in results))
@@ -32,7 +32,7 @@ def section(results: Sequence[Result], swept: pd.DataFrame, notes: Sequence[str]
     text += (
         f'<p class="note">Rows by hisparse-sim {escape(", ".join(sorted(versions)) or "?")},'
         f" page by {escape(version('hisparse-sim'))}. Rows do not hold paths: where a command"
-        " names a file, put the trace with the SHA-256 above. Misses are replayed; times, plans"
+        " names a file, use the trace with the SHA-256 above. Misses are replayed; times, plans"
         " and throughput are predicted by models.</p>"
     )
     if notes:
@@ -41,7 +41,7 @@ def section(results: Sequence[Result], swept: pd.DataFrame, notes: Sequence[str]
 
 
 def command(result: Result) -> str:
-    """Return the command line that computes the rows of a file again.
+    """Return the command line that repeats the rows of a file.
 
     Traces are named by their stem, since rows do not hold paths; the bundled sample needs none.
     """
@@ -60,7 +60,7 @@ def command(result: Result) -> str:
         words += traces
     elif "miss_curve" not in given:
         words += [word for name in traces for word in ("--trace", name)]
-    plain = {} if result.kind == "serve" else _OPTION_OF  # its requests are a number of them
+    plain = {} if result.kind == "serve" else _OPTION_OF  # there, `requests` is a number
     for name, value in given.items():
         words += _flag(plain.get(name, name), value)
     return " ".join([*map(shlex.quote, words), "-o", shlex.quote(result.path.name)])
@@ -137,7 +137,7 @@ def _trace_names(rows: pd.DataFrame) -> list[str]:
     digests = set(rows["trace_sha256"]) if "trace_sha256" in rows else set()
     if digests == {open_trace(sample_path()).sha256}:
         return []
-    # The name is a path where two traces of one sweep have one stem, and has an @ where the
-    # model's own synthetic demand was replayed, which nobody needs to name.
+    # The name is a path if two traces of a sweep have the same stem. It has an @ if it is the
+    # synthetic demand of the model, which needs no name.
     names = [name for name in _values(rows, "trace") if "@" not in name]
     return [f"{name.removesuffix('.parquet')}.parquet" for name in names]
