@@ -149,7 +149,7 @@ def test_trains_saves_and_takes_an_indexer(llama: Path, tmp_path: Path) -> None:
             1,
             "do not fit into the 256 tokens",
         ),
-        (["--text", TEXT, "--prompts", __file__], 2, "by --text, --prompts or --longbench"),
+        (["--text", TEXT, "--prompts", __file__], 2, "by one of --text, --prompts and --longbench"),
         (["--save-indexer", "x"], 2, "--save-indexer belongs to --indexer train"),
         (["--text", TEXT, "--steps", "4", "--layer", "9"], 1, "there is no layer 9"),
         (["--text", TEXT, "--steps", "4", "--indexer", "no"], 1, "no does not exist: give `train`"),
