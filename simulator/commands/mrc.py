@@ -110,7 +110,7 @@ def mrc(
     hisparse-sim mrc trace.parquet --policy textbook-lru,fifo,clock --format csv
     hisparse-sim mrc trace.parquet -o facts.parquet
     """
-    from hisparse_sim.simulator.mrc import ONE_PASS
+    from hisparse_sim.simulator.mrc.names import ONE_PASS
     from hisparse_sim.simulator.mrc import mrc as count
     from hisparse_sim.simulator.mrc.counted import counted_only
     from hisparse_sim.simulator.mrc.facts import WINDOW, merge_facts, write_facts

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def _swept_policies() -> Iterable[str]:
-    from hisparse_sim.simulator.mrc import TEXTBOOK_LRU
+    from hisparse_sim.simulator.mrc.names import TEXTBOOK_LRU
 
     return (*known_policies(), TEXTBOOK_LRU)  # of facts
 

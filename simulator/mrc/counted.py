@@ -1,4 +1,6 @@
-"""Facts in place of a trace: sweeps and rolling curves without a replay."""
+"""Facts in place of a trace: sweeps and rolling curves without a replay.
+
+One file, for a counted sweep, its pieces and its curves share how facts become rows."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +14,7 @@ import pandas as pd
 from hisparse_sim.policies import ALIASES, Policy
 from hisparse_sim.simulator.mrc.curves import MissCurves, joined
 from hisparse_sim.simulator.mrc.facts import is_facts, read_facts
-from hisparse_sim.simulator.mrc import BELADY, COMPULSORY
+from hisparse_sim.simulator.mrc.names import BELADY, COMPULSORY
 from hisparse_sim.simulator.replay.coverage import SELECTED, Covered
 from hisparse_sim.simulator.replay.curves import rolling_curves
 from hisparse_sim.simulator.replay.metrics import excess_over_min, without_tokens

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from hisparse_sim.simulator.mrc import TEXTBOOK_LRU
+from hisparse_sim.simulator.mrc.names import TEXTBOOK_LRU
 from hisparse_sim.simulator.replay.coverage import SELECTED, Covered, coverage
 from hisparse_sim.simulator.replay.metrics import without_tokens
 from hisparse_sim.traces import Part

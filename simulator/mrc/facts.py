@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hisparse_sim.simulator.mrc.curves import Curve, MissCurves, covering
-from hisparse_sim.simulator.mrc import ONE_PASS
+from hisparse_sim.simulator.mrc.names import ONE_PASS
 from hisparse_sim.traces import Part, TraceError, atomic_path
 from hisparse_sim.traces.files import opened
 

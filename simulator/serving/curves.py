@@ -15,7 +15,7 @@ from hisparse_sim.simulator.mrc.counted import (
     counted_only,
     curve_counted,
 )
-from hisparse_sim.simulator.mrc import TEXTBOOK_LRU
+from hisparse_sim.simulator.mrc.names import TEXTBOOK_LRU
 from hisparse_sim.simulator.replay import sweeping
 from hisparse_sim.simulator.replay.curves import check_window, rolling_curves
 from hisparse_sim.simulator.replay.kept import Kept

@@ -1,4 +1,7 @@
-"""Misses that the serving model needs: means over the steps of each layer of a replayed trace."""
+"""Misses that the serving model needs: means over the steps of each layer of a replayed trace.
+
+One file: a replay, facts and a miss curve are three sources of the same few numbers.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from hisparse_sim.policies import ALIASES, Policy, get_policy
-from hisparse_sim.simulator.mrc import TEXTBOOK_LRU
+from hisparse_sim.simulator.mrc.names import TEXTBOOK_LRU
 from hisparse_sim.simulator.mrc.counted import CountedTrace
 from hisparse_sim.simulator.mrc.facts import is_facts, read_facts
 from hisparse_sim.simulator.replay.replaying import replay_part
