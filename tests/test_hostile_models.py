@@ -20,8 +20,8 @@ transformers = pytest.importorskip(
 import tiny_models  # noqa: E402
 
 from hisparse_sim.cli import cli  # noqa: E402
-from hisparse_sim.traces import TraceError, open_trace
-from hisparse_sim.traces.capture import models
+from hisparse_sim.traces import TraceError, open_trace  # noqa: E402
+from hisparse_sim.traces.capture import models  # noqa: E402
 from hisparse_sim.traces.capture.forward import Sampling  # noqa: E402
 from hisparse_sim.traces.capture.huggingface import Prompt, Settings, capture  # noqa: E402
 from hisparse_sim.traces.capture.indexer_training import learn  # noqa: E402
@@ -128,7 +128,7 @@ def test_scores_that_are_no_numbers_never_reach_a_trace(tmp_path: Path) -> None:
     path = tmp_path / "t.parquet"
     model = tiny_models.llama()
     model.model.layers[1].self_attn.q_proj.weight.data[:] = math.nan
-    with pytest.raises(TraceError, match="numbers that are none"):
+    with pytest.raises(TraceError, match="NaN or infinity"):
         attempt(path, model=model)
     texts = [tiny_models.tokens(80)]
     with pytest.raises(TraceError, match="layer 1 has no finite divergence"):
@@ -153,8 +153,8 @@ def test_what_torch_raises_while_it_runs_is_one_sentence(tmp_path: Path) -> None
     ("requests", "changes", "message"),
     [
         (("same", "same"), {}, "two prompts have the same id"),
-        (("",), {}, "no text to call a request by"),
-        (("\ud800",), {}, "no text to call a request by"),
+        (("",), {}, "not a usable name of a request"),
+        (("\ud800",), {}, "not a usable name of a request"),
         ((), {"top_k": 2**31}, "at most 2147483647"),
         ((), {"keep_ranks": 2**40}, "at most 2147483647"),
         ((), {"sampling": Sampling(math.nan)}, "the temperature is nan"),

@@ -458,7 +458,7 @@ def test_curves_that_contradict_each_other(folder: Folder) -> None:
     )
     result = folder.report(folder.sweep("rows.csv"), path, folder.path / "edited.csv")
     assert result.exit_code == 1
-    assert "two curves of t that cover the same differ: lru at 3 slots" in result.stderr
+    assert "two curves of t that cover the same steps differ: lru at 3 slots" in result.stderr
 
 
 def test_a_figure_draws_curves_apart(folder: Folder) -> None:

@@ -282,7 +282,7 @@ def test_means_over_layers(tmp_path: Path) -> None:
     assert lru.index[-1] == 4
     only = hs.locality(tmp_path / "t.parquet", layers=[3], steps=(0, 1))
     assert missed(only).tolist() == [1.0]  # nothing is demanded twice
-    with pytest.raises(ValueError, match="no step that is selected"):
+    with pytest.raises(ValueError, match="one without a selected step"):
         hs.locality(tmp_path / "t.parquet", steps=(90, 99))
     with pytest.raises(TraceError, match="layer"):
         hs.locality(tmp_path / "t.parquet", layers=[7])

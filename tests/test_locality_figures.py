@@ -97,7 +97,7 @@ def test_reuse_distances_by_hand() -> None:
         columns=["measure", "at", "value"],
     ).assign(trace="t", request="a", layer=0, provenance="trained-indexer")
     axes: Any = figures.reuse_distance(rows, buffers=(4, 6, 12))
-    drawn = line_of(axes, "missed by an LRU of so many slots")
+    drawn = line_of(axes, "missed by an LRU buffer of so many slots")
     expected = {4: 60, 5: 60, 6: 40, 7: 30, 8: 30, 10: 30, 12: 30}
     assert drawn == pytest.approx(expected)
     assert [text.get_text() for text in axes.texts] == ["4: 60.0", "6: 40.0", "12: 30.0"]
@@ -110,7 +110,7 @@ def test_reuse_distances_by_hand() -> None:
 
 
 def test_reuse_is_what_is_missed(one: pd.DataFrame, several: pd.DataFrame) -> None:
-    for rows, name in ((one, "missed by an LRU of so many slots"), (several, "t")):
+    for rows, name in ((one, "missed by an LRU buffer of so many slots"), (several, "t")):
         axes: Any = figures.reuse_distance(rows, buffers=BUFFERS)
         drawn = line_of(axes, name)
         read = missed(one)
@@ -175,7 +175,7 @@ def test_what_a_trace_is_too_small_for(tmp_path: Path) -> None:
     for draw, why in (
         (figures.overlap, "single step"),
         (figures.drift, "single step"),
-        (figures.reuse_distance, "demands nothing twice"),
+        (figures.reuse_distance, "selects no position twice"),
         (figures.cross_layer_overlap, "single layer"),
     ):
         with pytest.raises(ValueError, match=why):
@@ -221,7 +221,7 @@ def test_one_command_draws_and_compares(tmp_path: Path, monkeypatch: pytest.Monk
     mean = 100 * first.loc[first["at"] == 1, "value"].mean()
     assert lines[2].split()[:2] == ["b", f"{mean:.1f}"]
     for words, why in (
-        (("*.parquet",), "several traces are compared with --full"),
+        (("*.parquet",), "give --full to compare several traces"),
         (("a.parquet", "--plot", "page.txt"), "ends in .txt; choose one of .png"),
         (("a.parquet", "--plot", "nowhere/page.png"), "nowhere"),
         (("a.parquet", "--full", "--plot", "a.parquet"), "a.parquet"),

@@ -19,6 +19,7 @@ from make_traces import demand, drift, growing, metadata, several, table, write,
 
 from hisparse_sim.traces import Demand, Metadata, Ragged, TraceError, TraceWriter, open_trace
 from hisparse_sim.traces.file import layout, writer
+from hisparse_sim.traces.file.ahead import read_ahead
 from hisparse_sim.traces.file.reader import Trace
 from hisparse_sim.traces.file.rules import LARGEST_STAMP
 
@@ -374,3 +375,18 @@ def test_one_file_stays_open(tmp_path: Path) -> None:
             trace.read(part)
     opened = {link.resolve() for link in Path("/proc/self/fd").iterdir()}
     assert opened & {path.resolve() for path in paths} == {paths[-1].resolve()}
+
+
+def test_reading_ahead_yields_the_same_and_raises_in_turn(tmp_path: Path) -> None:
+    wanted = several()
+    trace = open_trace(write(tmp_path / "trace.parquet", wanted))
+    read = list(read_ahead(trace, trace.parts))
+    assert [part for part, _ in read] == list(trace.parts)
+    for (_, found), each in zip(read, wanted, strict=True):
+        assert_same(found, each)
+    first, _ = next(read_ahead(trace, trace.parts))  # and no more
+    assert first == trace.parts[0]
+    assert list(read_ahead(trace, ())) == []
+    (tmp_path / "trace.parquet").unlink()
+    with pytest.raises(TraceError, match="cannot be read"):
+        next(read_ahead(trace, trace.parts))

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hisparse_sim.simulator.serving.scenario import Scenario
-from hisparse_sim.traces.commands.options import in_options, open_traces
+from hisparse_sim.simulator.commands.replay_options import open_traces_or_facts
+from hisparse_sim.traces.commands.options import in_options
 from hisparse_sim.traces.terminal import note
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 def one_trace(traces: tuple[str, ...], provenance: str | None) -> Trace:
     """The one trace named, or the bundled sample."""
-    opened = open_traces(traces, provenance)
+    opened = open_traces_or_facts(traces, provenance)
     if len(opened) > 1:
         raise click.UsageError("give one --trace: predictions take the misses of a single file")
     return opened[0]
@@ -52,15 +53,15 @@ def call_of(command: click.Command, chosen: Mapping[str, Any]) -> str:
     """The call of another command with `chosen` options, and those that this one was given and
     both have."""
     context = click.get_current_context()
-    default = click.core.ParameterSource.DEFAULT
     taken = {option for each in command.params for option in each.opts}
     words = ["hisparse-sim", command.name or ""]
     values = dict(chosen)
     for each in context.command.params:
         option, name = each.opts[0], each.name or ""
         shared = option in taken and option not in ("--format", "--output", "--quiet", *chosen)
-        if shared and context.get_parameter_source(name) != default:
-            values[option] = context.params[name]
+        value = context.params.get(name)
+        if shared and value not in (None, ()) and value != each.get_default(context):
+            values[option] = value
     for option, value in values.items():
         for one in value if isinstance(value, tuple) else (value,):
             text = f"{one:g}" if isinstance(one, float) else str(one)

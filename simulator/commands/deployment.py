@@ -181,7 +181,8 @@ def _chosen(best: Mapping[str, Any], mode: str) -> dict[str, Any]:
     "concurrencies",
     multiple=True,
     callback=several(int),
-    help="Closed loop with so many requests over all instances; several values make a curve.  [default: 256]",
+    help="Closed loop with so many requests over all instances; several values make a curve.  "
+    "[default: 256]",
 )
 @load_options
 @target_options

@@ -10,6 +10,11 @@ import numpy as np
 import pandas as pd
 
 from hisparse_sim.policies import ALIASES, Policy, get_policy
+from hisparse_sim.simulator.mrc.counted import (
+    as_traces_or_facts,
+    counted_only,
+    curves_counted,
+)
 from hisparse_sim.simulator.mrc.curves import (
     ENGINE_LRU,
     ONE_PASS_METHOD,
@@ -19,7 +24,8 @@ from hisparse_sim.simulator.mrc.curves import (
     covering,
     joined,
 )
-from hisparse_sim.simulator.mrc.one_pass import ONE_PASS, part_curve
+from hisparse_sim.simulator.mrc import BELADY, ONE_PASS, TEXTBOOK_LRU
+from hisparse_sim.simulator.mrc.one_pass import part_curves
 from hisparse_sim.simulator.replay.replaying import (
     MAX_BUFFER_SIZE,
     check_arguments,
@@ -28,10 +34,10 @@ from hisparse_sim.simulator.replay.replaying import (
     replay_part,
 )
 from hisparse_sim.simulator.replay.sweeping import TINY, available_cores, prepare, trace_names
-from hisparse_sim.traces import Part, Trace, Traces, as_traces
+from hisparse_sim.traces import Part, Trace, Traces
 from hisparse_sim.traces.demand import Longs
 
-POLICIES = (*ONE_PASS, ENGINE_LRU)
+POLICIES = (TEXTBOOK_LRU, BELADY, ENGINE_LRU)
 # Of top_k: the largest size, and where a policy without a one-pass curve is replayed.
 _LARGEST = 8
 _REPLAYED = (1, 1.25, 1.5, 2, 2.5, 3, 4, 5, 6, 8)
@@ -58,7 +64,7 @@ class _Task(NamedTuple):
 
 def mrc(
     traces: Traces | None = None,
-    policies: str | Policy | Iterable[str | Policy] = POLICIES,
+    policies: str | Policy | Iterable[str | Policy] | None = None,
     buffers: int | Iterable[int] | None = None,
     start: str = "staged",
     *,
@@ -77,8 +83,10 @@ def mrc(
     """Count the misses of every buffer size, from the top_k of the traces to `largest` (8 times
     that).
 
-    `policies`: "textbook-lru" and "belady" are counted at every size, in one pass each. Others are
-    replayed at `buffers` (ten from top_k to `largest`) and interpolated between them. The
+    `policies`: "textbook-lru" and "belady" are counted at every size, in one pass each, and so is
+    "compulsory", the misses that no policy avoids. Others are
+    replayed at `buffers` (ten from top_k to `largest`) and interpolated between them; None: these
+    three and the engine's. Facts files give what was counted. The
     engine's "lru" differs a little from the textbook's, which ranks the positions of a step as its
     row lists them. `per_layer` keeps every (request, layer) apart, `window` so many steps of one;
     then sizes go up in pages of 64 slots (less if top_k is below 2,048). `skip_steps` leaves the
@@ -87,7 +95,21 @@ def mrc(
 
     Raises what `sweep` raises.
     """
-    opened = as_traces(traces)
+    opened = as_traces_or_facts(traces)
+    if counted := counted_only(opened):
+        return curves_counted(
+            counted,
+            policies,
+            start,
+            largest=largest,
+            per_layer=per_layer,
+            window=window,
+            skip_steps=skip_steps,
+            requests=requests,
+            layers=layers,
+            steps=steps,
+        )
+    policies = POLICIES if policies is None else policies
     asked = [policies] if isinstance(policies, str | Policy) else list(policies)
     if not opened or not asked:
         raise ValueError("nothing to count: name at least one trace and one policy")
@@ -126,8 +148,7 @@ def mrc(
         for part in trace.select(requests, layers)
     ]
     prepare(replayed)
-    for policy in one_pass:
-        part_curve(TINY, policy, 1)
+    part_curves(TINY, one_pass, 1, start, np.array([0, 1]))
     apart = per_layer or window is not None
     found: list[MissCurves] = []
     lines: list[pd.DataFrame] = []
@@ -188,25 +209,28 @@ def _count(task: _Task) -> MissCurves:
             "trace_sha256": task.trace.sha256,
             "provenance": about.provenance,
             "unit": about.unit,
+            "model": about.model,
             "top_k": about.top_k,
             "request": task.part.request,
             "layer": task.part.layer,
-            "first_step": demand.step[starts],
+            "first_step": demand.step[starts].astype(np.int64),
             "steps": np.diff(edges),
+            "tokens": demand.seq_len[edges[1:] - 1].astype(np.int64),
             "accesses": np.diff(demand.offsets[edges]),
         }
     )
-    of = {}
-    for policy in task.one_pass:
-        largest = int(task.sizes[-1])
-        misses = part_curve(demand, policy, largest, task.start, np.insert(edges, 0, 0))
-        of[policy] = Curve(ONE_PASS_METHOD, task.sizes, misses[1:, task.sizes])
-    for policy_ in task.replayed:
+    edges_from_0 = np.insert(edges, 0, 0)
+    found = part_curves(demand, task.one_pass, int(task.sizes[-1]), task.start, edges_from_0)
+    of = {
+        policy: Curve(ONE_PASS_METHOD, task.sizes, misses[1:, task.sizes])
+        for policy, misses in found.items()
+    }
+    for policy in task.replayed:
         replays = [
-            replay_part(demand, policy_, size, task.start, seed=task.seed).misses
+            replay_part(demand, policy, size, task.start, seed=task.seed).misses
             for size in task.points.tolist()
         ]
         misses = np.add.reduceat(np.array(replays, np.int64), starts, axis=1)
-        of[policy_.name] = Curve(REPLAY, task.points, misses.T)
+        of[policy.name] = Curve(REPLAY, task.points, misses.T)
     parts = {task.trace.sha256: task.trace.parts}
     return MissCurves(lines, task.start, task.seed, of, parts, task.window)

@@ -1,14 +1,14 @@
-"""The curve of one (request, layer) that is in memory."""
+"""The curves of one (request, layer) that is in memory."""
+
+from collections.abc import Iterable
+from itertools import pairwise
 
 import numpy as np
 
-from hisparse_sim.simulator.mrc import lru, optimum
+from hisparse_sim.simulator.mrc import BELADY, COMPULSORY, ONE_PASS, TEXTBOOK_LRU, lru, optimum
 from hisparse_sim.simulator.replay.replaying import check_arguments, rows_of
 from hisparse_sim.traces.demand import Demand, Longs
 
-TEXTBOOK_LRU = "textbook-lru"
-BELADY = "belady"
-ONE_PASS = (TEXTBOOK_LRU, BELADY)
 
 
 def part_curve(
@@ -18,30 +18,60 @@ def part_curve(
 
     int64 [largest + 1] by size; those below the longest row have no meaning. With `edges` [w + 1],
     ascending row numbers from 0 to the number of rows, [w, largest + 1]: of the rows between two of
-    them. `demand` keeps the rules of the trace file. `start` is as for `replay`.
+    them. `demand` keeps the rules of the trace file. `start` is as for `replay`. "compulsory"
+    stands for the misses that no policy avoids.
 
     Raises ValueError for a policy that is none of these, or bad arguments.
     """
-    check_arguments(largest, start)
-    if policy not in ONE_PASS:
-        raise ValueError(f"{policy!r} has no one-pass curve; {' and '.join(ONE_PASS)} have")
     windows = np.array([0, demand.rows]) if edges is None else edges
+    curve = part_curves(demand, [policy], largest, start, windows)[policy]
+    return curve[0] if edges is None else curve
+
+
+def part_curves(
+    demand: Demand, policies: Iterable[str], largest: int, start: str, edges: Longs
+) -> dict[str, Longs]:
+    """Return the curves of several policies, as `part_curve` does with `edges`."""
+    check_arguments(largest, start)
+    policies = tuple(policies)
+    for policy in policies:
+        if policy not in ONE_PASS:
+            known = ", ".join(ONE_PASS)
+            raise ValueError(f"{policy!r} has no one-pass curve; {known} have")
     longest = int(np.diff(demand.offsets).max(initial=0))
-    empty_below = min(demand.prompt_len, largest + 1) if start == "direct" else 0
-    count = _lru if policy == TEXTBOOK_LRU else _belady
-    change = np.zeros((len(windows) - 1, max(longest, largest) + 2), np.int64)
-    if demand.rows:
-        count(demand, max(longest, largest), empty_below, windows, change)
-    curves: Longs = np.cumsum(change, axis=1, out=change)[:, : largest + 1]
-    return curves[0] if edges is None else curves
+    most = max(longest, largest)
+    empty_below = min(demand.prompt_len, most + 1) if start == "direct" else 0
+    changes = {policy: np.zeros((len(edges) - 1, most + 2), np.int64) for policy in ONE_PASS}
+    if demand.rows and {TEXTBOOK_LRU, COMPULSORY} & set(policies):
+        _lru(demand, most, empty_below, edges, changes[TEXTBOOK_LRU], changes[COMPULSORY])
+    if demand.rows and BELADY in policies:
+        _belady(demand, most, empty_below, edges, changes[BELADY])
+    return {policy: np.cumsum(changes[policy], axis=1)[:, : largest + 1] for policy in policies}
 
 
-def _lru(demand: Demand, largest: int, empty_below: int, edges: Longs, change: Longs) -> None:
+def _lru(
+    demand: Demand,
+    largest: int,
+    empty_below: int,
+    edges: Longs,
+    change: Longs,
+    compulsory: Longs,
+) -> None:
     rows, positions = rows_of(demand, largest)
     stack = lru.new_stack(rows, positions, largest)
     outgrown = lru.new_outgrown(rows, positions, largest)
-    for own, begin, end in zip(change, edges[:-1], edges[1:], strict=True):
-        lru.count(rows, begin, end, empty_below, largest, stack, outgrown, own)
+    for number, (begin, end) in enumerate(pairwise(edges)):
+        lru.count(
+            rows,
+            begin,
+            end,
+            empty_below,
+            largest,
+            stack,
+            outgrown,
+            change[number],
+            compulsory[number],
+        )
 
 
 def _belady(demand: Demand, largest: int, empty_below: int, edges: Longs, change: Longs) -> None:

@@ -24,8 +24,8 @@ class Covered(NamedTuple):
 def coverage(
     sha256: str, parts: Sequence[Part], covered: Sequence[Covered], seed: int
 ) -> dict[str, Any]:
-    """Return the columns that say what was replayed of a trace, by its digest and all its parts: the
-    same for the same selection, in whatever way it was asked for.
+    """Return the columns that say what was replayed of a trace, by its digest and all its parts:
+    the same for the same selection, in whatever way it was asked for.
 
     `seed`, `trace_sha256`, and three texts: `selected_requests` (a JSON list), `selected_layers`
     ("9,24") and `selected_steps` ("0:256", the end exclusive), each "all" where nothing is left

@@ -16,6 +16,7 @@ from hisparse_sim.simulator.replay.faults import check_state, check_step, refuse
 from hisparse_sim.simulator.replay.kernel import Output, Rows, compiled, next_accesses
 from hisparse_sim.simulator.replay.metrics import tidy_row, tidy_rows
 from hisparse_sim.traces import Demand, OneTrace, Trace, TraceError, as_trace
+from hisparse_sim.traces.file.ahead import read_ahead
 from hisparse_sim.traces.notebook import shown
 
 STARTS = ("staged", "direct")
@@ -83,8 +84,7 @@ def replay(
     parts = []
     covered = []
     rows = []
-    for part in trace.select(requests, layers):
-        demand = trace.read(part, steps=steps)
+    for part, demand in read_ahead(trace, trace.select(requests, layers), steps=steps):
         done = replay_part(demand, policy, buffer_size, start, seed=seed, victims=victims)
         parts.append(done)
         covered.append(Covered(part, int(demand.step[0]) if demand.rows else 0, demand.rows))

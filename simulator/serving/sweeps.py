@@ -1,4 +1,4 @@
-"""Sweeps with what their misses cost: what the command sweep calls, and Python users."""
+"""Sweeps and the cost of their misses, for the command sweep and for Python."""
 
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
@@ -9,6 +9,12 @@ from pathlib import Path
 import numpy as np
 
 from hisparse_sim.policies import POLICIES, Policy
+from hisparse_sim.simulator.mrc.counted import (
+    FACTS_NOTE,
+    as_traces_or_facts,
+    counted_only,
+    sweep_counted,
+)
 from hisparse_sim.simulator.replay import sweeping
 from hisparse_sim.simulator.replay.kept import Kept
 from hisparse_sim.simulator.replay.replaying import default_buffers
@@ -25,7 +31,7 @@ from hisparse_sim.simulator.serving.latency import load_link
 from hisparse_sim.simulator.serving.memory import PAGE_TOKENS, check_buffer
 from hisparse_sim.simulator.serving.models import Model
 from hisparse_sim.simulator.serving.scenario import Scenario, deployment_of, several
-from hisparse_sim.traces import Trace, Traces, as_traces
+from hisparse_sim.traces import Trace, Traces
 
 DEFAULT_RATIO = 2  # the engine's
 CURVE_POLICIES = ("lru",)  # the engine's
@@ -64,12 +70,13 @@ def sweep(
     progress: Callable[[Progress], None] | None = None,
     keep: str | PathLike[str] | Kept | None = None,
 ) -> Sweep:
-    """Replay policies at buffer sizes over traces, and say what their misses cost.
+    """Replay policies at buffer sizes over traces, and compute the cost of their misses.
 
     Parameters
     ----------
     traces
-        Paths or opened traces, one or several; None: the bundled sample.
+        Paths or opened traces, one or several; None: the bundled sample. Facts files (of `mrc`) give
+        the rows of what was counted.
     policies
         Names, files named as `FILE.py:NAME`, or policies; None: all of the package.
     buffers
@@ -84,15 +91,15 @@ def sweep(
     requests, layers, steps
         Only these; `steps` = (first, stop) keeps first <= step < stop.
     ratios
-        `host_to_device_ratio`: adds bytes over the link and what fits into memory, a row each.
+        `host_to_device_ratio`: adds bytes over the link and the requests that fit, a row each.
         With `model` given, the engine's default of 2.
     model
-        Profile that bytes and memory are of; None: the trace's model, else glm-5.1.
+        Profile for bytes and memory; None: the trace's model, else glm-5.1.
     kv_dtype, hardware, ..., host_memory_gib
-        The deployment that costs are of, as the fields of `Scenario`; with `start` "direct",
+        The deployment for costs, as the fields of `Scenario`; with `start` "direct",
         prefill runs on other GPUs.
     output_len
-        Tokens that a request still grows by after the trace.
+        Tokens by which a request still grows after the trace.
     link, kernel, batch
         A host link adds the modelled swap-in time, of a kernel and so many requests together.
     profiles
@@ -100,10 +107,13 @@ def sweep(
     seed, jobs, executor, progress, keep
         As in `simulator.replay.sweep`.
 
-    Raises TraceError for a bad trace, one that does not fit a buffer, or one whose positions are no
-    tokens where costs are asked for; ValueError for other arguments that cannot be.
+    Raises TraceError for a bad trace, one that does not fit a buffer, or one whose positions are
+    not tokens if costs are asked for; ValueError for other bad arguments.
     """
-    of = as_traces(traces)
+    of = as_traces_or_facts(traces)
+    counted = counted_only(of)
+    if counted and link is not None:
+        raise ValueError("a `link` takes the misses of every step: give the trace, not its facts")
     sizes = sizes_of(of, buffers)
     wanted = several(ratios) or (DEFAULT_RATIO,) * (model is not None)
     chosen, notes = cost_model(of, model, profiles, needed=bool(wanted or link))
@@ -131,22 +141,36 @@ def sweep(
         )
         for size in sizes:
             check_buffer(chosen, size)
-    swept = sweeping.sweep(
-        of,
-        tuple(POLICIES) if policies is None else policies,
-        sizes,
-        start,
-        compare_min=compare_min,
-        per_layer=per_layer,
-        seed=seed,
-        requests=requests,
-        layers=layers,
-        steps=steps,
-        jobs=jobs,
-        executor=executor,
-        progress=progress,
-        keep=keep,
-    )
+    if counted:
+        swept = sweep_counted(
+            counted,
+            policies,
+            sizes,
+            start,
+            compare_min=compare_min,
+            per_layer=per_layer,
+            requests=requests,
+            layers=layers,
+            steps=steps,
+        )
+        notes = (*notes, FACTS_NOTE)
+    else:
+        swept = sweeping.sweep(
+            of,
+            tuple(POLICIES) if policies is None else policies,
+            sizes,
+            start,
+            compare_min=compare_min,
+            per_layer=per_layer,
+            seed=seed,
+            requests=requests,
+            layers=layers,
+            steps=steps,
+            jobs=jobs,
+            executor=executor,
+            progress=progress,
+            keep=keep,
+        )
     notes = (*page_notes(sizes), *notes)
     if not swept.finished:  # interrupted
         return replace(swept, notes=notes)
@@ -173,9 +197,9 @@ def sizes_of(traces: Sequence[Trace], buffers: int | Iterable[int] | None) -> tu
 
 
 def page_notes(sizes: Iterable[int]) -> list[str]:
-    """Return what to say about sizes that no engine takes."""
+    """Return notes on sizes that the engine refuses."""
     return [
-        f"buffer {size} is no multiple of {PAGE_TOKENS}, which the engine requires"
+        f"buffer {size} is not a multiple of {PAGE_TOKENS}, which the engine requires"
         for size in sizes
         if size % PAGE_TOKENS
     ]
@@ -184,7 +208,7 @@ def page_notes(sizes: Iterable[int]) -> list[str]:
 def cost_model(
     traces: Sequence[Trace], name: str | None, profiles: str | Path | None, needed: bool
 ) -> tuple[Model | None, tuple[str, ...]]:
-    """Return the model that costs are of, if there are any, and what to say about it."""
+    """Return the model for costs, if any, and notes on it."""
     if not needed:
         return None, ()
     model, note = model_of(traces, name, profiles)
@@ -199,7 +223,7 @@ def swap_in_over(
     model: Model | None,
     profiles: str | Path | None,
 ) -> SwapIn | None:
-    """Return how misses turn into time, if a link is named."""
+    """Return the conversion of misses to time, if a link is named."""
     if link is None or model is None:
         return None
     return SwapIn(load_link(link, profiles), kernel, batch, model.entry_bytes(kv_dtype))

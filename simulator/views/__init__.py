@@ -1,3 +1,7 @@
-"""What a person sees: tables, figures and the report."""
+"""What users see: tables, figures and the report."""
 
-FIGURE_SUFFIXES = (".png", ".svg", ".pdf")  # here, so that commands need no figure to check them
+FIGURE_SUFFIXES = (
+    ".png",
+    ".svg",
+    ".pdf",
+)  # here, so that commands can check them without importing figures

@@ -1,4 +1,4 @@
-"""The locality of traces as one tidy table, which all tables and figures of it are made of."""
+"""The locality of traces as one tidy table, the source of all its tables and figures."""
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -43,12 +43,12 @@ def locality(
     steps: tuple[int, int] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> pd.DataFrame:
-    """Measure how one or several traces re-use positions; `figures.locality_page` draws it.
+    """Measure how traces reuse positions; `figures.locality_page` draws the result.
 
     Returns one row per number: `trace, provenance, request, layer, measure, at, value`. `at` is the
     lag, the window, the upper end of a bin (exclusive) or the other layer; null where a measure is
-    one number. What each measure is: docs/locality.md. If a trace counts no tokens there is
-    a column `unit`.
+    a single number. docs/locality.md defines the measures. If the positions of a trace are not
+    tokens, there is a column `unit`.
 
     Raises TraceError for an unknown request or layer, or a trace that breaks a rule, ValueError if
     the selection leaves no step.
@@ -65,7 +65,7 @@ def locality(
             rows.insert(2, "unit", trace.metadata.unit)
         tables.append(rows)
     if not tables or any(rows.empty for rows in tables):
-        raise ValueError("nothing to measure: no trace, or one with no step that is selected")
+        raise ValueError("nothing to measure: no trace, or one without a selected step")
     return pd.concat(tables, ignore_index=True)
 
 
@@ -84,8 +84,8 @@ def locality_rows(found: Sequence[Locality]) -> pd.DataFrame:
 def curve(rows: pd.DataFrame, measure: str) -> pd.DataFrame:
     """Return a measure that is a table: a row per (trace, request, layer), a column per `at`.
 
-    Bins that one has not count as 0; lags and windows that not every one has are left out, since
-    a mean over others would not continue the line."""
+    Missing bins count as 0; lags and windows that some rows lack are left out, since the line would
+    jump where the rows of the mean change."""
     keys = ["trace", "request", "layer"]
     table = rows[rows["measure"] == measure].pivot(index=keys, columns="at", values="value")
     if measure not in BINNED:
@@ -94,10 +94,10 @@ def curve(rows: pd.DataFrame, measure: str) -> pd.DataFrame:
 
 
 def missed(rows: pd.DataFrame, measure: str = "reuse_distance") -> pd.Series:
-    """Return the share of demands that an LRU buffer misses, by its slots; the start is empty.
+    """Return the miss rate of an LRU buffer by its slots, starting empty.
 
-    The mean over (request, layer). Positions of one step are ordered as in its row, or with the
-    measures `reuse_nearest` and `reuse_farthest` so that least and most are missed."""
+    The mean over (request, layer). Positions of a step are ordered as in its row; the measures
+    `reuse_nearest` and `reuse_farthest` stand for the orders with the fewest and most misses."""
     shares = curve(rows, measure).mean()
     slots = EDGES[: np.searchsorted(EDGES, shares.index.max()) + 1] if len(shares) else EDGES[:1]
     newest = rows.loc[rows["measure"] == "newest_share", "value"].mean()
@@ -105,9 +105,10 @@ def missed(rows: pd.DataFrame, measure: str = "reuse_distance") -> pd.Series:
 
 
 def locality_table(rows: pd.DataFrame, by: Sequence[str] = ("trace",)) -> pd.DataFrame:
-    """Return a row per trace, or per `by`, with the means over (request, layer) of what one cites.
+    """Return a row per trace, or per `by`, with means over (request, layer) of the most cited
+    measures.
 
-    Lags and windows that a trace is too short for are nan.
+    Lags and windows are nan where a trace is too short for them.
     """
     lines = []
     for key, own in rows.groupby(list(by), sort=False):
@@ -124,8 +125,11 @@ def locality_table(rows: pd.DataFrame, by: Sequence[str] = ("trace",)) -> pd.Dat
     return pd.DataFrame(lines)
 
 
-def show_locality(title: str, rows: pd.DataFrame, output: Path | None = None) -> None:
-    """Print a line per layer (mean over its requests) of one trace and the means over all."""
+def show_locality(
+    title: str, rows: pd.DataFrame, output: Path | None = None, below: str = ""
+) -> None:
+    """Print a line per layer (mean over its requests) of one trace, the means over all layers, and
+    what stands `below` them."""
     layers = locality_table(rows.sort_values("layer", kind="stable"), ["layer"])
     table = pd.concat([layers, locality_table(rows)], ignore_index=True)
     table["layer"] = [*map(str, layers["layer"]), "all"]
@@ -134,7 +138,7 @@ def show_locality(title: str, rows: pd.DataFrame, output: Path | None = None) ->
         {
             "layer": ("layer", str),
             "overlap_1": ("overlap %", _percent),
-            "overlap_16": ("16 on", _percent),
+            "overlap_16": ("lag 16", _percent),
             "cross_layer_overlap": ("layers", _percent),
             "working_set_64": ("64 steps", _count),
             "distinct": ("all", _count),
@@ -144,12 +148,12 @@ def show_locality(title: str, rows: pd.DataFrame, output: Path | None = None) ->
         },
         output,
         before=title + "\n",
-        after=_curves(rows),
+        after=_curves(rows) + f"\n{below}" * bool(below),
     )
 
 
 def show_localities(rows: pd.DataFrame, output: Path | None = None) -> None:
-    """Print a line per trace, mean over its layers and requests."""
+    """Print a line per trace, a mean over its layers and requests."""
     table = locality_table(rows)
     kinds = list(table["provenance"].drop_duplicates())
     print_table(
@@ -157,11 +161,11 @@ def show_localities(rows: pd.DataFrame, output: Path | None = None) -> None:
         {
             "trace": ("trace", str),
             "overlap_1": ("overlap %", _percent),
-            "overlap_16": ("16 on", _percent),
-            "overlap_64": ("64 on", _percent),
+            "overlap_16": ("lag 16", _percent),
+            "overlap_64": ("lag 64", _percent),
             "cross_layer_overlap": ("layers", _percent),
-            "reuse_p50": ("reuse", _count),
-            "reuse_p90": ("90 %", _count),
+            "reuse_p50": ("reuse p50", _count),
+            "reuse_p90": ("reuse p90", _count),
             "working_set_128": ("128 steps", _count),
             "drift": ("drift %", _percent),
         },
@@ -169,11 +173,11 @@ def show_localities(rows: pd.DataFrame, output: Path | None = None) -> None:
         after="\n".join(
             [
                 "",
-                "overlap: share of a step's positions selected the step before (16, 64 before)",
-                "layers: share that the layer before it in the file selects in the same step",
-                "reuse: median and 90th percentile of the reuse distance, in positions",
-                "128 steps: distinct positions selected in so many steps",
-                "drift: share of the most selected positions that the second half changes",
+                "overlap: share of positions that the step before selected (lag: so many before)",
+                "layers: share that the previous layer in the file selects in the same step",
+                "reuse: percentiles of the reuse distance, in positions",
+                "128 steps: distinct positions in so many steps",
+                "drift: share of the most selected positions that differ in the second half",
                 *([f"all traces: {kinds[0]}"] if len(kinds) == 1 else []),
             ]
         ),
@@ -181,7 +185,7 @@ def show_localities(rows: pd.DataFrame, output: Path | None = None) -> None:
 
 
 def _curves(rows: pd.DataFrame) -> str:
-    """Return the curves, mean over layers, and what the columns mean."""
+    """Return the curves, as means over layers, and the meaning of the columns."""
     lru = missed(rows)
     powers = lru[[slots for slots in lru.index if slots >= 64 and slots & (slots - 1) == 0]]
     (means,) = locality_table(rows).to_dict("records")
@@ -197,10 +201,10 @@ def _curves(rows: pd.DataFrame) -> str:
         f"reuse distance: median {_count(means['reuse_p50'])}, "
         f"90th percentile {_count(means['reuse_p90'])} positions",
         "",
-        "overlap: share of a step's positions selected the step before (16 before)",
-        "layers: share that the layer before it in the file selects in the same step",
-        "64 steps, all: distinct positions selected in so many steps",
-        "drift: share of the most selected positions that the second half changes",
+        "overlap: share of positions that the step before selected (lag: so many before)",
+        "layers: share that the previous layer in the file selects in the same step",
+        "64 steps, all: distinct positions in so many steps",
+        "drift: share of the most selected positions that differ in the second half",
         f"sinks: accesses to the first {SINKS} positions; recent: the last {RECENT}; % of all",
     ]
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""How plans, serving runs and reproduced figures look on a terminal."""
+"""Plans, serving runs and reproduced figures on a terminal."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _signed(value: Any) -> str:
 
 
 def _wrapped(text: str) -> str:
-    """The text in lines of at most 80 columns, indented."""
+    """Return the text in indented lines of at most 80 columns."""
     return textwrap.fill(text, 80, initial_indent="  ", subsequent_indent="    ")
 
 
@@ -131,7 +131,7 @@ def show_plan(
     ]
     able = rows[rows["requests"] > 0]
     if len(able):
-        lines += ["", "Tok/s and host GB are over all instances."]
+        lines += ["", "tok/s and host GB: over all instances"]
     pairs = zip(able["prefill_instances"], able["decode_instances"], strict=True)
     print_table(
         able.assign(instances=[f"{prefill}+{decode}" for prefill, decode in pairs]),
@@ -173,18 +173,18 @@ def _extras(plan: Plan, aim: Aim, again: str) -> str:
         )
         lines.append(f"Break-even concurrency: {crossing}")
     rates = ", ".join(f"{value:,.0f}" for value in plan.sensitivity["tokens_per_s"])
-    lines.append(f"Misses times 0, 0.5, 1, 1.5, 2: {rates} tok/s")
+    lines.append(f"If misses are 0, 0.5, 1, 1.5, 2 times as many: {rates} tok/s")
     for row in plan.policies.to_dict("records")[1:]:
         lines.append(
-            f"Evicting by {row['policy']}: {100 * row['miss_rate']:.1f} % misses,"
-            f" {100 * row['more_tokens']:+.1f} % tokens"
+            f"With policy {row['policy']}: {100 * row['miss_rate']:.1f} % misses,"
+            f" {100 * row['more_tokens']:+.1f} % tok/s"
         )
     if plan.linked:
         lines.append(
             f"With the host link of {plan.linked['hardware']} ({plan.linked['link_gb_s']:.0f}"
-            f" GB/s), same compute: {plan.linked['tokens_per_s']:,.0f} tok/s"
+            f" GB/s) and the same compute: {plan.linked['tokens_per_s']:,.0f} tok/s"
         )
-    lines += ["", "The same again:", *_flag_lines(again), "", "Flags:", *_flag_lines(plan.flags)]
+    lines += ["", "Simulate it:", *_flag_lines(again), "", "Flags:", *_flag_lines(plan.flags)]
     if plan.prefill_flags:
         lines += ["Flags of an instance that prefills:", *_flag_lines(plan.prefill_flags)]
     return "\n".join(lines)
@@ -198,7 +198,7 @@ def _flag_lines(flags: str) -> list[str]:
 
 
 def show_findings(findings: Sequence[Finding], output: Path | None = None) -> None:
-    """What is wrong with a configuration, and what else is to know."""
+    """Print what is wrong with a configuration, and notes on it."""
     lines = [
         textwrap.fill(f"{finding.severity}: {finding.text}", 80, subsequent_indent="  ")
         for finding in findings

@@ -1,4 +1,4 @@
-"""How profiles look on a terminal: what there is, or every figure of one with its source."""
+"""Profiles on a terminal: what there is, or all figures of one with their sources."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _WIDTH = 80
 
 
 def show_profiles(rows: pd.DataFrame, output: Path | None = None, figures: bool = False) -> None:
-    """A line a profile, or with `figures` every figure of each."""
+    """Print a line per profile, or with `figures` all figures of each."""
     lines: list[str] = []
     for table, some in rows.groupby("table", sort=False):
         lines += ["", str(table)]
@@ -33,13 +33,13 @@ def show_profiles(rows: pd.DataFrame, output: Path | None = None, figures: bool 
     if not figures:
         lines += [
             "",
-            "Every figure with its source: hisparse-sim profiles TABLE NAME, or --format csv",
+            "All figures with sources: hisparse-sim profiles TABLE NAME, or --format csv",
         ]
     write_text("\n".join(lines[1:]) + "\n", output)
 
 
 def write_profiles(rows: pd.DataFrame, form: str, output: Path | None = None) -> None:
-    """The rows as data; parquet, whose columns have one type each, gets the values as text."""
+    """Write the rows as data; in parquet, whose columns have a single type, values are text."""
     write_rows(rows.astype({"value": str}) if form == "parquet" else rows, form, output)
 
 
@@ -80,7 +80,7 @@ def _engines() -> Iterator[str]:
 
 
 def _step_times(rows: pd.DataFrame) -> Iterator[str]:
-    """Layouts of every model and machine; all are there in both KV dtypes or the dtype is said."""
+    """Yield the layouts and KV dtypes of every model and machine."""
     parts = rows["name"].str.split("_", expand=True)
     parts.columns = pd.Index(["model", "hardware", "layout", "kv_dtype"])
     for (model, hardware), some in parts.groupby(["model", "hardware"], sort=False):
@@ -89,11 +89,11 @@ def _step_times(rows: pd.DataFrame) -> Iterator[str]:
             for layout, dtypes in some.groupby("layout", sort=False)["kv_dtype"]
         ]
         yield _wrapped(f"{model} on {hardware}: {', '.join(layouts)}", 2, 4)
-    yield _wrapped("elsewhere a roofline, if the machine's peak rates are known", 2, 4)
+    yield _wrapped("otherwise a roofline, if the peak rates of the machine are known", 2, 4)
 
 
 def _figures(name: str, rows: pd.DataFrame) -> Iterator[str]:
-    """The figures of one profile, those of one source together."""
+    """Yield the figures of one profile, grouped by source."""
     yield f"  {name}"
     texts = rows["kind"].isna()
     for figure, value in rows.loc[texts, ["figure", "value"]].itertuples(index=False):

@@ -1,4 +1,4 @@
-"""Small plots in a line of text, for terminals that can show them."""
+"""Small plots in a line of text, for terminals that show block characters."""
 
 import math
 import os
@@ -10,16 +10,17 @@ _GROWING = "▏▎▍▌▋▊▉█"
 
 
 def drawable() -> bool:
-    """Whether stdout is a terminal that shows block characters; a pipe or a file gets none."""
+    """Whether stdout is a terminal that shows block characters."""
     encoding = (getattr(sys.stdout, "encoding", "") or "").lower()
     dumb = os.environ.get("TERM", "").lower() in ("", "dumb", "unknown")
     return sys.stdout.isatty() and encoding.startswith("utf") and not dumb
 
 
 def sparkline(values: Sequence[float], longest: int = 60) -> str:
-    """One character a value, from 0 to the largest; more than `longest` values are averaged.
+    """Return one character per value, from 0 to the largest; more than `longest` values are
+    averaged.
 
-    Values that are missing leave a blank.
+    Missing values leave a blank.
     """
     shares = -(-len(values) // longest) or 1
     means = [_mean(values[i : i + shares]) for i in range(0, len(values), shares)]
@@ -33,7 +34,8 @@ def sparkline(values: Sequence[float], longest: int = 60) -> str:
 
 
 def bar(value: float, most: float, width: int = 8) -> str:
-    """A bar of `width` characters at `most`, in steps of an eighth; nothing for what is missing."""
+    """Return a bar, `width` characters long at `most`, in steps of an eighth; "" for a missing
+    value."""
     if not math.isfinite(value) or value <= 0 or most <= 0:
         return ""
     eighths = max(round(value / most * width * 8), 1)

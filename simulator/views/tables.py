@@ -30,11 +30,10 @@ _WIDTH = 80  # columns of a table that does not go to a terminal
 def stamped(
     rows: pd.DataFrame, digests: Mapping[str, str], seed: int, parameters: Mapping[str, Any]
 ) -> pd.DataFrame:
-    """Add to every row what is needed to compute it again.
+    """Add to every row all that is needed to compute it again.
 
     `digests`: the SHA-256 of every trace by its name in the rows, where they do not hold it.
-    `parameters`: what is no column, such as the options of the command; None stands for the
-    default.
+    `parameters`: options of the command that are not columns; None stands for the default.
     """
     given = {name: value for name, value in parameters.items() if value is not None}
     if "trace_sha256" not in rows:
@@ -50,7 +49,7 @@ def write_rows(rows: pd.DataFrame, form: str, output: Path | None) -> None:
     if form == "parquet":
         if output is None:
             raise ValueError("parquet is binary: name a file with -o")
-        # A file, since pandas refuses a name that is not UTF-8.
+        # An open file, since pandas refuses a name that is not UTF-8.
         with atomic_path(output) as path, path.open("wb") as file:
             rows.to_parquet(file, index=False)
         return
@@ -58,7 +57,7 @@ def write_rows(rows: pd.DataFrame, form: str, output: Path | None) -> None:
 
 
 def write_document(found: Mapping[str, Any], output: Path | None) -> None:
-    """Write a JSON object of plain values, NumPy scalars, lists and objects, as `write_rows`."""
+    """Write a JSON object of plain values, NumPy scalars, lists and objects, like `write_rows`."""
     write_text(json.dumps(_plain(found), indent=1) + "\n", output)
 
 
@@ -101,7 +100,7 @@ def _records(rows: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def _plain(value: Any) -> Any:
-    """Turn numpy scalars into Python's and what JSON cannot say into null."""
+    """Turn NumPy scalars into Python's, and what JSON cannot express into null."""
     if isinstance(value, Mapping):
         return {str(name): _plain(one) for name, one in value.items()}
     if isinstance(value, list | tuple):
@@ -145,11 +144,11 @@ def print_table(
     """Print `columns` of `rows`: a mapping of column to (heading, how to show a value).
 
     `before` and `after` are lines of text around the table; `sections` holds a heading for every
-    row, and rows of one heading stand together below it. On a terminal the table has the terminal's
-    width, and the values of the column `bars` as bars behind each row if these fit; in a pipe and
-    in the file `output` 80 columns, no bars, no colours and no trailing blanks. What is wider is
-    broken: text between words, a table between columns, its parts one below the other, each with
-    the columns `keys` (default: the first one).
+    row; rows with the same heading stand together below it. On a terminal the output has its width,
+    and each row ends in a bar for the column `bars` if it fits. In a pipe and in the file `output`
+    it has 80 columns and no bars, colours or trailing blanks. Wider text is broken between words,
+    wider tables between columns: the parts stand one below the other, each with the columns `keys`
+    (default: the first one).
     """
     from rich.console import Console
     from rich.table import Table
@@ -177,7 +176,7 @@ def print_table(
     room = Console().width - sum(widths.values()) - _GAP * len(widths)
     if bars and output is None and drawable() and len(parts) == 1 and room >= _BAR:
         drawn = [bar(value, rows[bars].max(), _BAR) for value in rows[bars]]
-    headings = [""] * len(rows) if sections is None else list(sections)
+    headings = [""] * len(rows) if sections is None else list(map(escaped, sections))
 
     def table(part: Sequence[str], chosen: Sequence[int]) -> Table:
         made = Table(box=None, padding=(0, _GAP, 0, 0), header_style="bold")
@@ -214,7 +213,7 @@ def print_table(
 
 
 def _parts(widths: Mapping[str, int], keys: Sequence[str], width: int) -> list[tuple[str, ...]]:
-    """Return the columns of each part of a table, so that parts fit into `width` if they can."""
+    """Return the columns of each part of a table; parts fit into `width` if possible."""
     parts = [list(keys)]
     for name in widths:
         if name in keys:
@@ -227,8 +226,8 @@ def _parts(widths: Mapping[str, int], keys: Sequence[str], width: int) -> list[t
 
 
 def _wrapped(text: str, width: int) -> str:
-    """Break the lines of a text that are too long; what follows is indented as the line was, or
-    stands below what comes after a label and two blanks. No-break spaces become blanks."""
+    """Break lines that are too long. What follows keeps the indentation of the line, or that of the
+    text behind its label (a label ends with two blanks). No-break spaces become blanks."""
     lines: list[str] = []
     for line in text.splitlines():
         indent = len(_INDENT.match(line)[0])  # type: ignore[index]  # it always matches

@@ -1,4 +1,4 @@
-"""How result rows look on a terminal of 80 columns."""
+"""Result rows on a terminal."""
 
 import textwrap
 from collections.abc import Callable
@@ -39,10 +39,10 @@ def _gb(value: Any) -> str:
 
 
 def show_sweep(rows: pd.DataFrame, output: Path | None = None) -> None:
-    """Print the rows of a sweep: misses, and below what they cost and what fits, if that was asked
-    for."""
+    """Print the rows of a sweep: the misses and, if asked for, their cost and the requests that
+    fit."""
     columns: Columns = {}
-    # A row that sums up a trace has no request where the trace has several.
+    # A row that sums over requests has none.
     requests = rows.groupby("trace")["request"].nunique()
     if requests.max() > 1 and rows["request"].notna().all():
         columns["request"] = ("request", str)
@@ -57,6 +57,8 @@ def show_sweep(rows: pd.DataFrame, output: Path | None = None) -> None:
         "p95": ("p95", _count),
         "max": ("max", _count),
     }
+    if rows["p50"].isna().all():  # of facts
+        del columns["p50"], columns["p95"], columns["max"]
     if rows["excess_over_min"].notna().any():
         columns["excess_over_min"] = ("over MIN", _more)
     priced = "bytes_per_step" in rows
@@ -64,8 +66,8 @@ def show_sweep(rows: pd.DataFrame, output: Path | None = None) -> None:
         columns |= {"bytes_per_step": ("MB/step", _mb), "bytes_per_request": ("GB/req", _gb)}
     if "swap_in_us" in rows:
         columns["swap_in_us"] = ("swap-in us", lambda value: f"{value:,.1f}")
-        if priced:  # 80 columns: the bytes say what p50 and p95 would
-            del columns["p50"], columns["p95"]
+        if priced:  # to fit into 80 columns
+            columns.pop("p50", None), columns.pop("p95", None)
     apart = [name for name in columns if name != "excess_over_min"]
     shown = rows.drop_duplicates(["trace", *apart])
     traces = [f"{trace} ({kind})" for trace, kind in shown[["trace", "provenance"]].to_numpy()]
@@ -82,7 +84,7 @@ def show_sweep(rows: pd.DataFrame, output: Path | None = None) -> None:
 
 
 def _over_layers(rows: pd.DataFrame, output: Path | None) -> str:
-    """Show the misses from the first layer to the last, a line per policy and buffer."""
+    """Return the misses from the first layer to the last, a line per policy and buffer."""
     layers, several = rows["layer"].nunique(), rows["trace"].nunique() > 1
     if layers < 3 or output is not None or not drawable():
         return ""
@@ -93,12 +95,12 @@ def _over_layers(rows: pd.DataFrame, output: Path | None) -> str:
         for (name, policy, size), group in sums.groupby(["trace", "policy", "buffer"], sort=False)
     ]
     return "\n".join(
-        [f"\nMisses per step over {layers} layers, each line to its own largest:", *lines]
+        [f"\nMisses per step over {layers} layers, each line scaled to its largest:", *lines]
     )
 
 
 def _memory(rows: pd.DataFrame) -> str:
-    """Tell what fits, a line per buffer and ratio."""
+    """Return how many requests fit, a line per buffer and ratio."""
     first = rows.iloc[0]
     lines = [
         f"Memory, {first['model']} with {first['kv_dtype']} KV,"
@@ -126,7 +128,7 @@ def _title(rows: pd.DataFrame) -> str:
 
 
 def show_policies(rows: pd.DataFrame, output: Path | None = None) -> None:
-    """Print one policy a line."""
+    """Print one policy per line."""
     print_table(
         rows,
         {"policy": ("policy", str), "summary": ("", str), "reference": ("reference", str)},
@@ -135,7 +137,7 @@ def show_policies(rows: pd.DataFrame, output: Path | None = None) -> None:
 
 
 def show_trace_info(info: TraceInfo, output: Path | None = None) -> None:
-    """Print what a trace is, and a line per layer and for all of them."""
+    """Print a description of a trace, and a line per layer and for all layers."""
     metadata = info.metadata
     facts = {
         "model": metadata.model or "unknown",
@@ -179,14 +181,14 @@ def show_trace_info(info: TraceInfo, output: Path | None = None) -> None:
             ]
         )
         + "\n",
-        after="overlap: share of a step's positions that the step before demanded too"
+        after="overlap: share of positions that the step before selected, too"
         + _overlaps(layers["overlap"].iloc[:-1], output),
     )
 
 
 def fit_caveat(metadata: Metadata) -> str:
-    """Return what a synthetic trace says of the fit of its model, if that is not its own; a trace
-    that was cut out of another keeps its notes."""
+    """Return the caveat on the fit of a synthetic trace whose parameters differ from the fitted
+    ones; a trace that was cut out of another keeps its notes."""
     notes = metadata.notes
     while isinstance(notes, dict) and "fit_holds" not in notes:
         notes = notes.get("original")

@@ -1,4 +1,4 @@
-"""Targets that hold prompts: files of the user's own, and LongBench v2 in every form it comes in."""
+"""Targets that hold prompts: files of the user's own, and LongBench v2 in all its forms."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""LongBench v2 as a source of long prompts: load, select, lay out, cut to a length.
+"""LongBench v2 as a source of long prompts: load, select, format, cut to a length.
 
 503 multiple-choice questions over documents of 8k to 2M words (Bai et al., arXiv 2412.15204).
 """
@@ -218,13 +218,13 @@ def _from_arrow(file: BufferedReader) -> list[Any]:
 
 @contextmanager
 def _arrow_errors() -> Iterator[None]:
-    """Turn what Arrow raises for damaged files into ValueError; memory that ends stays itself."""
+    """Turn what Arrow raises for damaged files into ValueError."""
     import pyarrow as pa
 
     try:
         yield
-    except pa.ArrowMemoryError:
-        raise
+    except MemoryError:
+        raise ValueError("it is damaged, or needs more memory than there is") from None
     except (pa.ArrowException, OSError) as error:
         raise ValueError(str(error)) from None
 

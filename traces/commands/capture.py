@@ -15,6 +15,7 @@ from hisparse_sim.traces.commands.options import (
 )
 from hisparse_sim.traces.commands.prompt_options import prompt_options
 from hisparse_sim.traces.commands.values import Number, Output, Real
+from hisparse_sim.traces.files import TRACE_SUFFIXES
 from hisparse_sim.traces.terminal import note, wrote
 
 _LONGEST = 131_072  # tokens of a prompt, to size a server for prompts that are not cut
@@ -79,7 +80,7 @@ def capture() -> None:
     help="Print how to start the server for --concurrency prompts of --longest tokens (131,072 if "
     "not given) and --max-new-tokens, and stop; on stderr, the memory that it takes.",
 )
-@click.option("-o", "--output", type=Output(".parquet", ""), help="The trace file to write.")
+@click.option("-o", "--output", type=Output(*TRACE_SUFFIXES), help="The trace file to write.")
 @force_option
 @quiet_option
 def sglang(

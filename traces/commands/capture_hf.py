@@ -15,7 +15,7 @@ from hisparse_sim.traces.commands.options import (
 )
 from hisparse_sim.traces.commands.prompt_options import prompt_options
 from hisparse_sim.traces.commands.values import Number, Output, Real, refuse_without
-from hisparse_sim.traces.files import refuse_same, refuse_unwritable
+from hisparse_sim.traces.files import TRACE_SUFFIXES, refuse_same, refuse_unwritable
 from hisparse_sim.traces.terminal import note
 
 
@@ -92,7 +92,7 @@ from hisparse_sim.traces.terminal import note
 @click.option(
     "-o",
     "--output",
-    type=Output(".parquet", ""),
+    type=Output(*TRACE_SUFFIXES),
     help="The trace file to write.  [default: the model's name]",
 )
 @force_option

@@ -10,6 +10,7 @@ from hisparse_sim.traces.commands.options import (
     config_option,
     counter,
     force_option,
+    in_options,
     provenance_option,
     quiet_option,
     refuse_replacing,
@@ -25,6 +26,7 @@ from hisparse_sim.traces.terminal import note, wrote
 @click.option("--from", "form", metavar="FORMAT", help="One of the above.  [default: detected]")
 @trace_output_option
 @force_option
+@click.option("--lz4", is_flag=True, help="Compress an .arrow file, to a third of its size.")
 @click.option("--model", default="", help="Name of the model, for the metadata.")
 @click.option("--dataset", default="", help="Where the prompts come from, for the metadata.")
 @click.option("--prompt-len", type=Number(0), help="Tokens of the prompt; their rows are left out.")
@@ -57,9 +59,12 @@ from hisparse_sim.traces.terminal import note, wrote
 def convert(
     source: Path, form: str | None, output: Path, force: bool, quiet: bool, **options: Any
 ) -> None:
-    """Make a trace file from what an engine or a script saved.
+    """Make a trace file from what an engine or a script saved, or from a trace file.
+
+    An .arrow file is larger than Parquet and read several times faster.
 
     \b
+    trace   a trace file (Parquet or Arrow), written again with its metadata
     sglang  answers of /generate with "return_indexer_topk": true (JSON or JSONL)
     vllm    answers with indexer_topk, base64 of a .npy file (JSON or JSONL)
     array   .npy, .npz or .pt of (steps, layers, top_k) positions, padded with -1
@@ -68,13 +73,18 @@ def convert(
     \b
     hisparse-sim trace convert answers.jsonl --layers 61 --top-k 2048 -o answers.parquet
     hisparse-sim trace convert rows.npy --prompt-len 32768 --provenance dsa-serving -o rows.parquet
+    hisparse-sim trace convert rows.parquet -o rows.arrow
     """
     from hisparse_sim.traces.importers.convert import convert as run
     from hisparse_sim.traces.importers.prompt_rows import LEFT_OUT
 
     refuse_replacing(output, force, [source])
-    made = run(source, output, form, warn=lambda doubt: note(f"warning: {doubt}", False), **options)
-    if left_out := made.notes.get(LEFT_OUT):
+
+    def warn(doubt: str) -> None:
+        note("warning: " + in_options(doubt, click.get_current_context().command), False)
+
+    made = run(source, output, form, warn=warn, **options)
+    if isinstance(made.notes, dict) and (left_out := made.notes.get(LEFT_OUT)):
         note(f"left out {left_out:,} rows of the prompt, over all layers", quiet)
     wrote(output, quiet)
 

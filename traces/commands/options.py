@@ -15,7 +15,7 @@ import click
 
 from hisparse_sim.traces.commands.values import Output, refuse_suffix, several, step_range
 from hisparse_sim.traces.file.metadata import PROVENANCES
-from hisparse_sim.traces.files import holds_trace, refuse_input
+from hisparse_sim.traces.files import TRACE_SUFFIXES, holds_trace, refuse_input
 
 if TYPE_CHECKING:
     from hisparse_sim.traces.file.reader import Trace
@@ -98,7 +98,7 @@ selection_options = combined(
 trace_output_option = click.option(
     "-o",
     "--output",
-    type=Output(".parquet", ""),
+    type=Output(*TRACE_SUFFIXES),
     required=True,
     help="The trace file to write.",
 )

@@ -1,7 +1,7 @@
-"""The digest of a trace file: no changed bit of it reaches a replay.
+"""The digest of a trace file: a changed bit never reaches a replay.
 
-Parquet has checksums for what pages hold, but none for their headers, for the footer, or for which
-row group a page belongs to. So the writer puts between the last row group and the footer:
+Parquet has checksums for the contents of pages, but none for their headers, for the footer, or for
+the row group of a page. So the writer puts between the last row group and the footer:
 
     CRC-32 of every column chunk, group after group, columns as in the schema    4 bytes each
     their number                                                                 4 bytes
@@ -16,13 +16,10 @@ every row group. A column chunk is checked when it is read.
 
 import hashlib
 import os
-import shutil
 import struct
-import zlib
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import IO, Any
 
 import numpy as np
@@ -30,7 +27,8 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from hisparse_sim.traces.errors import TraceError
-from hisparse_sim.traces.files import is_file, opened
+from hisparse_sim.traces.file.checksum import crc32
+from hisparse_sim.traces.files import opened, reread
 
 MAGIC = b"HSIMDIG1"
 _FIXED = struct.Struct("<I32s8s")  # what is behind the checksums
@@ -43,18 +41,10 @@ Checksums = NDArray[np.uint32]  # [row groups x columns]
 
 @contextmanager
 def sealed(path: Path) -> Iterator[IO[bytes]]:
-    """Yield a file to write Parquet to; it gets its digest if the block ends without exception.
-
-    What is no file, as a pipe, is written when all is there.
-    """
-    directly = is_file(path)
-    with path.open("w+b") if directly else TemporaryFile() as file:
+    """Yield a file to write Parquet to; it gets its digest if the block ends without exception."""
+    with reread(path) as file:
         yield file
         seal(file)
-        if not directly:
-            file.seek(0)
-            with path.open("wb") as target:
-                shutil.copyfileobj(file, target)
 
 
 def seal(file: IO[bytes]) -> None:
@@ -151,7 +141,7 @@ def _checksum(file: Any, first: int, size_bytes: int) -> int:
         count = file.readinto(buffer[:size_bytes])
         if not count:
             raise ValueError("the file is cut off")
-        checksum = zlib.crc32(buffer[:count], checksum)
+        checksum = crc32(buffer[:count], checksum)
         size_bytes -= count
     return checksum
 

@@ -1,11 +1,11 @@
-"""Traces in memory: from an array or a data frame, under every rule of a trace file.
+"""Traces in memory: from an array or a data frame, under all rules of a trace file.
 
-They are read like files, part by part and checked by the same code; only nothing lies on a disk.
+They are read like files, part by part, and checked by the same code.
 """
 
 import hashlib
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,11 +15,9 @@ import pyarrow as pa
 
 from hisparse_sim.traces.errors import TraceError
 from hisparse_sim.traces.file.columns import OPTIONAL, present, wrong_column
-from hisparse_sim.traces.file.digest import Digest
-from hisparse_sim.traces.file.layout import Columns
 from hisparse_sim.traces.file.metadata import PROVENANCES, Metadata
 from hisparse_sim.traces.file.opening import completed
-from hisparse_sim.traces.file.parts import Part, find_parts
+from hisparse_sim.traces.file.parts import Part, TableRows, find_parts
 from hisparse_sim.traces.file.reader import Trace
 from hisparse_sim.traces.file.units import TOKEN, can_be_replayed
 from hisparse_sim.traces.file.writer import TraceWriter
@@ -33,7 +31,7 @@ class TraceInMemory(Trace):
     def __init__(self, name: str, metadata: Metadata, parts: tuple[Part, ...], table: pa.Table):
         """Use `trace_from_array` or `trace_from_frame`."""
         self._table = table
-        super().__init__(Path(name), None, metadata, parts, present(table.schema), _Rows(table))
+        super().__init__(Path(name), None, metadata, parts, present(table.schema), TableRows(table))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return TraceInMemory, (str(self.path), self.metadata, self.parts, self._table)
@@ -73,22 +71,6 @@ class TraceInMemory(Trace):
         return 0, 0  # a table in memory is never written again
 
 
-class _Rows:
-    """Ranges of rows of a table."""
-
-    digest: Digest | None = None
-
-    def __init__(self, table: pa.Table) -> None:
-        self._table = table
-
-    def read(self, first_row: int, rows: int, columns: Sequence[str]) -> Columns:
-        piece = self._table.slice(first_row, rows)
-        return {name: piece.column(name).chunks for name in columns}
-
-    def shared(self, parts: Iterable[Part]) -> int:
-        return 0
-
-
 def trace_from_frame(
     frame: Any,
     *,
@@ -110,20 +92,20 @@ def trace_from_frame(
         layer and decode step, grouped by request, then sorted by layer, then by step. `positions`
         holds a list or an array of numbers.
     provenance
-        Where the positions come from, one of `PROVENANCES`. What does not say counts as synthetic.
+        Origin of the positions, one of `PROVENANCES`; synthetic if not given.
     model
         Name of the model; a profile's name gives sweeps its bytes and memory.
     top_k
-        Most positions that a row may list; None: as many as the longest row does.
+        Largest number of positions in a row; None: that of the longest row.
     num_layers
         Layers of the model, where known.
     prompt_len
         Tokens of the prompt: of all requests, or of each by its id; where not given, one less than
         the first seq_len.
     unit
-        What a position counts: token, or block4 (or another number) for a block of 4 tokens.
+        Unit of positions: token, or block4 (or another number) for a block of 4 tokens.
     name
-        What results call the trace.
+        Name of the trace in results.
 
     Raises TraceError naming request, layer and step if a rule of the trace file is broken;
     ValueError for an argument that no trace can have.
@@ -141,15 +123,13 @@ def trace_from_frame(
     wrong = wrong_column(table.schema)
     if wrong:
         raise TraceError(f"{name} {wrong}")
-    if not table.num_rows:
-        raise TraceError(f"{name} holds no rows")
     parts = find_parts(Path(name), table.select(["request", "layer"]).to_batches())
     if isinstance(prompt_len, int):
         prompt_len = {part.request: prompt_len for part in parts}
     metadata = Metadata(
         model, provenance, top_k or 0, num_layers, unit=unit, prompt_len=dict(prompt_len or {})
     )
-    metadata = completed(Path(name), metadata, parts, _Rows(table))
+    metadata = completed(Path(name), metadata, parts, TableRows(table))
     try:
         Metadata.from_json(metadata.to_json())
     except TraceError as error:
@@ -184,7 +164,7 @@ def trace_from_array(
         Whole numbers, (steps, top_k) or (steps, layers, top_k), padded with -1; or for one layer a
         list of a list per step. Anything that NumPy takes for an array.
     prompt_len
-        Tokens of the prompt. Step 0 is then the first decode step: its query stands at position
+        Tokens of the prompt. Step 0 is then the first decode step: its query is at position
         `prompt_len`, and every step adds a token.
     seq_len
         Tokens at every step, the newest included, instead or where steps add more than one.

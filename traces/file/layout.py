@@ -1,4 +1,4 @@
-"""Where the rows of each (request, layer) lie in a Parquet file, and getting at them."""
+"""Where the rows of each (request, layer) are in a Parquet file, and how they are read."""
 
 import os
 import threading
@@ -12,10 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hisparse_sim.traces.errors import TraceError
-from hisparse_sim.traces.file.digest import Digest
-from hisparse_sim.traces.file.parts import Part, decoding, find_parts
-
-Columns = dict[str, list[pa.Array]]
+from hisparse_sim.traces.file.digest import Digest, read_digest
+from hisparse_sim.traces.file.parts import Columns, Container, Part, decoding, find_parts
 
 # Of an encoded column, before compression: about a million positions.
 BATCH_BYTES = 1 << 20
@@ -48,6 +46,17 @@ def open_parquet(
         )
 
 
+def parquet_container(path: Path) -> Container:
+    """Open a Parquet file. Raises TraceError if it is none, or its footer was changed."""
+    checksums = read_digest(path)
+    with open_parquet(path) as file:
+        footer, schema = file.metadata, file.schema_arrow
+    digest = None if checksums is None else Digest(path, checksums, footer)
+    # Some writers fill only the latter.
+    keys = {**(schema.metadata or {}), **(footer.metadata or {})}
+    return Container(schema, keys, lambda: lay_out(path, footer, digest))
+
+
 def lay_out(
     path: Path, footer: pq.FileMetaData, digest: Digest | None
 ) -> tuple[tuple[Part, ...], "Groups"]:
@@ -67,8 +76,6 @@ def lay_out(
             raise
         dictionary = []  # pyarrow decodes some encodings of other writers to plain strings only
         parts = find_parts(path, _batches(path, footer, dictionary))
-    if not parts:
-        raise TraceError(f"{path} holds no rows")
     groups = Groups(path, footer, digest, max(part.rows for part in parts), dictionary)
     counts = footer.num_rows, int(groups.starts[-1]), sum(part.rows for part in parts)
     if len(set(counts)) > 1:
@@ -101,6 +108,8 @@ class Groups:
     files of other writers, is decoded in small batches that are remembered for a while, so that
     reading part after part decodes it once, without ever holding the whole group.
     """
+
+    sha256 = None
 
     def __init__(
         self,

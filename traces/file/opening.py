@@ -1,16 +1,12 @@
-"""What a trace says about itself when it is opened: metadata, completed by what its rows hold."""
+"""The metadata of a trace that is opened, completed from its rows."""
 
-from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
 
 from hisparse_sim.traces.errors import TraceError
 from hisparse_sim.traces.file.columns import ragged
-from hisparse_sim.traces.file.digest import Digest
-from hisparse_sim.traces.file.layout import Columns
 from hisparse_sim.traces.file.metadata import KEY, PROVENANCES, Metadata
-from hisparse_sim.traces.file.parts import Part, decoding
+from hisparse_sim.traces.file.parts import Part, Stored, decoding
 from hisparse_sim.traces.file.rules import RowError
 from hisparse_sim.traces.file.units import can_be_replayed
 
@@ -20,25 +16,11 @@ def place(part: Part) -> str:
     return f": request {part.request!r}, layer {part.layer}"
 
 
-class Stored(Protocol):
-    """Where the rows of a trace are: `layout.Groups` of a file, or a table in memory."""
-
-    digest: Digest | None  # None: whether they are as written cannot be told
-
-    def read(self, first_row: int, rows: int, columns: Sequence[str]) -> Columns:
-        """Return the rows as chunks per column."""
-        ...
-
-    def shared(self, parts: Iterable[Part]) -> int:
-        """Return how many of its pieces hold rows of more than one of the parts."""
-        ...
-
-
 def read_metadata(path: Path, keys: dict[bytes, bytes], provenance: str | None) -> Metadata:
     """Return what the file says, with top_k = 0 where it does not."""
     if KEY not in keys and provenance is None:
         raise TraceError(
-            f"{path} has no {KEY.decode()} metadata: say where its positions come from with "
+            f"{path} has no {KEY.decode()} metadata: state the origin of its positions with "
             f"`provenance` ({', '.join(PROVENANCES)})"
         )
     try:
@@ -51,7 +33,7 @@ def read_metadata(path: Path, keys: dict[bytes, bytes], provenance: str | None) 
         raise TraceError(f"{path}: {error}") from None
     if not metadata.provenance and provenance is None:
         raise TraceError(
-            f"{path} does not say where its positions come from: name it with `provenance` "
+            f"{path} does not state the origin of its positions: give it with `provenance` "
             f"({', '.join(PROVENANCES)})"
         )
     if not can_be_replayed(metadata.unit):

@@ -1,11 +1,12 @@
-"""The (request, layer) parts of a trace, found in the columns of these names."""
+"""The (request, layer) parts of a trace, and what a container of rows offers to read them."""
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +14,8 @@ import pyarrow as pa
 from hisparse_sim.traces.errors import TraceError
 from hisparse_sim.traces.file.columns import integers, request_codes
 from hisparse_sim.traces.file.rules import RowError
+
+Columns = dict[str, list[pa.Array]]
 
 
 @dataclass(frozen=True)
@@ -25,11 +28,60 @@ class Part:
     rows: int
 
 
+class Stored(Protocol):
+    """Where the rows of a trace are: `layout.Groups`, `arrow.Batches`, or a table."""
+
+    @property
+    def digest(self) -> Any:
+        """What tells whether they are as written; None if nothing does."""
+        ...
+
+    @property
+    def sha256(self) -> str | None:
+        """What names the trace; None: the digest of the file does."""
+        ...
+
+    def read(self, first_row: int, rows: int, columns: Sequence[str]) -> Columns:
+        """Return the rows as chunks per column."""
+        ...
+
+    def shared(self, parts: Iterable[Part]) -> int:
+        """Return how many of its pieces hold rows of more than one of the parts."""
+        ...
+
+
+class Container(NamedTuple):
+    """An open file, before its parts are found."""
+
+    schema: pa.Schema
+    keys: dict[bytes, bytes]  # metadata
+    lay_out: Callable[[], tuple[tuple[Part, ...], Stored]]
+
+
+class TableRows:
+    """Ranges of rows of a table in memory."""
+
+    digest = None
+    sha256 = None
+
+    def __init__(self, table: pa.Table) -> None:
+        self._table = table
+
+    def read(self, first_row: int, rows: int, columns: Sequence[str]) -> Columns:
+        """Return the rows as chunks per column."""
+        piece = self._table.slice(first_row, rows)
+        return {name: piece.column(name).chunks for name in columns}
+
+    def shared(self, parts: Iterable[Part]) -> int:
+        """A table has no groups."""
+        return 0
+
+
 def find_parts(path: Path, batches: Iterable[pa.RecordBatch]) -> tuple[Part, ...]:
     """Return the parts of rows in file order, given the columns `request` and `layer` of them.
 
-    Raises TraceError naming `path` if they are not grouped by request and, within it, by rising
-    layer.
+    Raises TraceError naming `path` if there are none, or if they are not grouped by request and,
+    within it, by rising layer.
     """
     parts: list[Part] = []
     finished: set[str] = set()
@@ -52,6 +104,8 @@ def find_parts(path: Path, batches: Iterable[pa.RecordBatch]) -> tuple[Part, ...
                 f"rows must be grouped by request, then sorted by layer, then step"
             )
         parts.append(Part(request, layer, first_row, rows))
+    if not parts:
+        raise TraceError(f"{path} holds no rows")
     return tuple(parts)
 
 

@@ -29,9 +29,10 @@ def first_suspect(step: Ints, seq_len: Ints, offsets: Longs, positions: Ints, to
             continue
         if positions[begin] < 0 or positions[end - 1] >= seq_len[row]:
             return row
+        listed = positions[begin:end]
         unordered = 0
-        for i in range(begin + 1, end):  # no early exit: this way it is vectorised
-            unordered += positions[i] <= positions[i - 1]
+        for i in range(1, len(listed)):  # no early exit: this way it is vectorised
+            unordered += listed[i] <= listed[i - 1]
         if unordered > 0:
             return row
     return rows

@@ -1,4 +1,4 @@
-"""Reading a trace file part by part, every rule checked."""
+"""Reads a trace file part by part, with all rules checked."""
 
 import hashlib
 import os
@@ -11,6 +11,7 @@ import numpy as np
 
 from hisparse_sim.traces.demand import Demand, Ints
 from hisparse_sim.traces.errors import TraceError
+from hisparse_sim.traces.file.arrow import HEAD, STREAM_HEAD, arrow_container
 from hisparse_sim.traces.file.columns import (
     OPTIONAL,
     integers,
@@ -21,11 +22,10 @@ from hisparse_sim.traces.file.columns import (
     request_codes,
     wrong_column,
 )
-from hisparse_sim.traces.file.digest import Digest, read_digest
-from hisparse_sim.traces.file.layout import Columns, lay_out, open_parquet
+from hisparse_sim.traces.file.layout import parquet_container
 from hisparse_sim.traces.file.metadata import PROVENANCES, Metadata
-from hisparse_sim.traces.file.opening import Stored, completed, place, read_metadata
-from hisparse_sim.traces.file.parts import Part, decoding
+from hisparse_sim.traces.file.opening import completed, place, read_metadata
+from hisparse_sim.traces.file.parts import Columns, Part, Stored, decoding
 from hisparse_sim.traces.file.rules import RowError, Tally, check_rows, strip_padding
 from hisparse_sim.traces.files import opened
 from hisparse_sim.traces.notebook import shown
@@ -47,23 +47,21 @@ def open_trace(path: str | os.PathLike[str], provenance: str | None = None) -> "
             f"unknown provenance {provenance!r}; choose one of {', '.join(PROVENANCES)}"
         )
     path = Path(path)
-    checksums = read_digest(path)
-    with open_parquet(path) as file:
-        footer, schema = file.metadata, file.schema_arrow
-    wrong = wrong_column(schema)
+    with opened(path, "trace file") as file:
+        head = file.read(len(HEAD))
+    opens = arrow_container if head.startswith((HEAD, STREAM_HEAD)) else parquet_container
+    container = opens(path)
+    wrong = wrong_column(container.schema)
     if wrong:
         raise TraceError(f"{path} {wrong}")
-    # Some writers fill only the latter.
-    keys = {**(schema.metadata or {}), **(footer.metadata or {})}
-    metadata = read_metadata(path, keys, provenance)
-    digest = None if checksums is None else Digest(path, checksums, footer)
-    parts, groups = lay_out(path, footer, digest)
-    metadata = completed(path, metadata, parts, groups)
-    return Trace(path, provenance, metadata, parts, present(schema), groups)
+    metadata = read_metadata(path, container.keys, provenance)
+    parts, rows = container.lay_out()
+    metadata = completed(path, metadata, parts, rows)
+    return Trace(path, provenance, metadata, parts, present(container.schema), rows)
 
 
 class Trace:
-    """An open trace file: what it says about itself, and its parts.
+    """An open trace file: its metadata and its parts.
 
     Reading is safe from several threads at once, and needs the memory of one part. Pickled, it
     is a path: another process opens the file itself, once.
@@ -138,12 +136,14 @@ class Trace:
 
     @property
     def has_digest(self) -> bool:
-        """Whether it is noticed if the file is changed after it was written, see `digest`."""
+        """Whether changes of the file after it was written are noticed, see `digest`."""
         return self._groups.digest is not None
 
     @cached_property
     def sha256(self) -> str:
-        """Digest of the whole file, 64 hexadecimal digits."""
+        """Digest of the whole file, or the one that an Arrow file holds, 64 hexadecimal digits."""
+        if self._groups.sha256 is not None:
+            return self._groups.sha256
         with opened(self.path) as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
 

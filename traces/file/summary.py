@@ -1,4 +1,4 @@
-"""What a trace holds, per layer and in all."""
+"""The contents of a trace, per layer and in all."""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hisparse_sim.traces.demand import Demand
+from hisparse_sim.traces.file.ahead import read_ahead
 from hisparse_sim.traces.file.metadata import Metadata
 from hisparse_sim.traces.file.reader import Trace
 from hisparse_sim.traces.file.rules import stamp_keys
@@ -110,8 +111,8 @@ def info(trace: Trace) -> TraceInfo:
     """
     total = _Sums(set())
     per_layer = {layer: _Sums(set()) for layer in trace.layers}
-    for part in trace.parts:
-        sums = _sums(trace.read(part))
+    for part, demand in read_ahead(trace, trace.parts):
+        sums = _sums(demand)
         total.add(sums)
         per_layer[part.layer].add(sums)
     return TraceInfo(

@@ -1,8 +1,9 @@
-"""Writing a trace file: one row group per (request, layer), small and quick to read."""
+"""Writes a trace file: one row group per (request, layer), small and quick to read."""
 
 import os
 from contextlib import ExitStack
 from functools import cached_property
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -12,11 +13,12 @@ import pyarrow.parquet as pq
 
 from hisparse_sim.traces.demand import Demand, Longs, Ragged
 from hisparse_sim.traces.errors import TraceError
+from hisparse_sim.traces.file.arrow import arrow_writer
 from hisparse_sim.traces.file.columns import narrow
 from hisparse_sim.traces.file.digest import sealed
 from hisparse_sim.traces.file.metadata import KEY, Metadata
 from hisparse_sim.traces.file.rules import RowError, check_rows, strip_padding
-from hisparse_sim.traces.files import atomic_path
+from hisparse_sim.traces.files import ARROW_SUFFIX, atomic_path
 
 # A larger (request, layer) is split over row groups: 256 MB decoded.
 LARGEST_GROUP = 1 << 26
@@ -33,14 +35,25 @@ class TraceWriter:
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], metadata: Metadata, source: str | None = None
+        self,
+        path: str | os.PathLike[str],
+        metadata: Metadata,
+        source: str | None = None,
+        *,
+        lz4: bool = False,
     ) -> None:
-        """`source`: where the demands come from, which errors name in place of the new file."""
+        """A file called `.arrow` becomes an Arrow file, compressed with `lz4`; any other Parquet.
+
+        `source`: where the demands come from, which errors name in place of the new file.
+        """
         self.path = path
         self.source = source or path
+        if lz4 and not self._is_arrow:
+            raise ValueError(f"{path} is no {ARROW_SUFFIX} file: only these are compressed by lz4")
         self.metadata = metadata
+        self._lz4 = lz4
         self._stack = ExitStack()
-        self._file: pq.ParquetWriter | None = None
+        self._file: Any = None  # of pyarrow, or ours for Arrow
         self._optional: tuple[bool, bool] = (False, False)
         self._last: tuple[str, int] | None = None
         self._requests: set[str] = set()
@@ -105,7 +118,7 @@ class TraceWriter:
     @cached_property
     def _schema(self) -> pa.Schema:
         fields = [
-            pa.field("request", pa.dictionary(pa.int32(), pa.string()), nullable=False),
+            pa.field("request", self._request_type, nullable=False),
             pa.field("layer", pa.int16(), nullable=False),
             pa.field("step", pa.int32(), nullable=False),
             pa.field("seq_len", pa.int32(), nullable=False),
@@ -117,7 +130,19 @@ class TraceWriter:
             fields.append(_list_field("next_positions", pa.int32()))
         return pa.schema(fields, metadata={KEY: self._about})
 
-    def _open(self) -> pq.ParquetWriter:
+    @property
+    def _is_arrow(self) -> bool:
+        return Path(self.path).suffix.lower() == ARROW_SUFFIX
+
+    @property
+    def _request_type(self) -> pa.DataType:
+        # An Arrow file has one dictionary, and it would have to be known from the start.
+        return pa.string() if self._is_arrow else pa.dictionary(pa.int32(), pa.string())
+
+    def _open(self) -> Any:
+        if self._is_arrow:
+            writer = arrow_writer(self._temporary, self._schema, self._lz4)
+            return self._stack.enter_context(writer)
         delta = ["step", "seq_len", "positions.list.element", "next_positions.list.element"]
         schema = self._schema
         stream = self._stack.enter_context(sealed(self._temporary))

@@ -1,7 +1,7 @@
-"""Figures: functions that take a tidy table and return a matplotlib Axes, in one style.
+"""Figures: functions that take a tidy table and return a Matplotlib Axes, in one style.
 
-Every function draws into `axes`, or into a new figure, and puts the origin of the trace in the
-corner; a synthetic trace is marked."""
+Every function draws into `axes`, or into a new figure, and states the origin of the trace in the
+corner; synthetic traces are marked."""
 
 from hisparse_sim.simulator.views import FIGURE_SUFFIXES as SUFFIXES
 from hisparse_sim.simulator.views.figures.by_layer import (

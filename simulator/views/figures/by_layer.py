@@ -25,10 +25,10 @@ _MOST_NUMBERS = 10  # layers of a heat map whose cells carry their number
 
 
 def cross_layer_overlap(rows: pd.DataFrame, *, axes: "Axes | None" = None) -> "Axes":
-    """Draw which share of a layer's positions another one demands in the same step.
+    """Draw the share of positions that two layers select in the same step.
 
-    One trace is a heat map, several are lines over the distance of the layers. Raises ValueError if
-    there is no trace of more than one layer."""
+    A heat map for one trace; for several, lines over the distance between layers. Raises ValueError
+    if no trace has more than one layer."""
     left_out = check_measure(rows, "cross_layer", "has a single layer")
     own = rows[rows["measure"] == "cross_layer"]
     with styled():
@@ -50,22 +50,22 @@ def cross_layer_overlap(rows: pd.DataFrame, *, axes: "Axes | None" = None) -> "A
             from_zero(axes)
             _whole_numbers(axes)
             axes.set_xlabel("layers apart")
-            axes.set_ylabel("demanded there too (%)")
+            axes.set_ylabel("selected there too (%)")
         else:
             grid = 100 * own.pivot_table(index="at", columns="layer", values="value")
             axes = axes or new_axes(4.6, 3.6)
             _heat_map(axes, grid)
-            axes.set_xlabel("of what this layer demands (%)")
-            axes.set_ylabel("this one demands too")
+            axes.set_xlabel("of the positions of this layer (%)")
+            axes.set_ylabel("this one selects, too")
         axes.set_title("Overlap of layers in the same step")
         finish(axes, rows, "upper right", left_out)
     return axes
 
 
 def sinks_and_recent(rows: pd.DataFrame, *, axes: "Axes | None" = None) -> "Axes":
-    """Draw which share of the first positions and of the last tokens a step demands, by layer.
+    """Draw the share of the first positions and of the last tokens that a step selects, by layer.
 
-    Of several traces the first positions are crosses on dotted lines."""
+    With several traces, the first positions are crosses on dotted lines."""
     left_out = check_measure(rows, "recent_coverage", "has no step")
     traces = traces_with(rows, "recent_coverage")
     newest = "positions" if blocks_of(rows) else "tokens"
@@ -86,9 +86,9 @@ def sinks_and_recent(rows: pd.DataFrame, *, axes: "Axes | None" = None) -> "Axes
                     label = shortened(name) if number == 0 else ""
                     _by_layer(axes, own, measure, look.colour, dash, marker, label)
         one = len(traces) == 1
-        axes.set_ylim(0, 135 if one else 105)  # the legend stands above
+        axes.set_ylim(0, 135 if one else 105)  # the legend is above
         axes.set_yticks(range(0, 101, 20))
-        axes.set_ylabel("of them demanded in a step (%)")
+        axes.set_ylabel("of them selected in a step (%)")
         title = f"Recent {newest} and sinks" if one else f"Recent {newest} (dots), sinks (crosses)"
         axes.set_title(title)
         finish(axes, rows, "upper left", left_out, columns=2)
@@ -96,7 +96,7 @@ def sinks_and_recent(rows: pd.DataFrame, *, axes: "Axes | None" = None) -> "Axes
 
 
 def drift(rows: pd.DataFrame, *, axes: "Axes | None" = None) -> "Axes":
-    """Draw which share of the most demanded positions the second half of a trace changes, by layer.
+    """Draw the share of the most selected positions that differ in the second half, by layer.
 
     Raises ValueError for a trace of one step."""
     left_out = check_measure(rows, "drift", "has a single step")
@@ -105,7 +105,7 @@ def drift(rows: pd.DataFrame, *, axes: "Axes | None" = None) -> "Axes":
         for name, own, look in traces_with(rows, "drift"):
             _by_layer(axes, own, "drift", look.colour, look.dash, look.marker, shortened(name))
         from_zero(axes)
-        axes.set_ylabel("most demanded that change (%)")
+        axes.set_ylabel("most selected that differ (%)")
         axes.set_title("Drift between the halves")
         finish(axes, rows, None, left_out)
     return axes
@@ -136,7 +136,7 @@ def _by_layer(
 
 
 def _whole_numbers(axes: "Axes") -> None:
-    """Give the x axis whole ticks, and a single one where it shows a single number."""
+    """Give the x axis whole ticks, or one tick if it shows one number."""
     from matplotlib.ticker import FixedLocator, MaxNLocator
 
     low, high = axes.dataLim.intervalx

@@ -1,4 +1,4 @@
-"""Figures of what misses cost: time, throughput, memory."""
+"""Figures of the cost of misses: time, throughput, memory."""
 
 from typing import TYPE_CHECKING
 
@@ -34,7 +34,7 @@ def latency(points: pd.DataFrame, *, provenance: str = "", axes: "Axes | None" =
     """Draw the swap-in time of a layer: measured points, and predicted ones joined by lines.
 
     `points`: columns `batch, misses` (of each request) and `measured_us`, `predicted_us` or both;
-    nan where there is none. A colour and marker per batch."""
+    nan where there is none. Each batch has a colour and a marker."""
     _need(points, "batch misses", "the latency figure")
     kinds = [name for name in ("predicted_us", "measured_us") if name in points]
     if not kinds:
@@ -163,7 +163,7 @@ def plan_pareto(candidates: pd.DataFrame, *, axes: "Axes | None" = None) -> "Axe
 
 
 def _apart(front: pd.DataFrame, axes: "Axes") -> pd.DataFrame:
-    """Return the points of a front whose labels would not touch, from the left."""
+    """Return the points of a front whose labels do not overlap, from the left."""
     (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
     places = zip(
         (front["tpot_ms"] - left) / (right - left),
@@ -179,7 +179,7 @@ def _apart(front: pd.DataFrame, axes: "Axes") -> pd.DataFrame:
 
 
 def throughput_beside_published(served: pd.DataFrame, published: pd.DataFrame) -> "Axes":
-    """Draw rates over concurrency beside published ones.
+    """Draw throughput over concurrency beside published figures.
 
     `served`: see `throughput`. `published`: `source, concurrency, tokens_per_s`.
     """

@@ -1,7 +1,7 @@
-"""What the figures of locality share. All take the rows of `hs.locality`.
+"""Shared parts of the locality figures, which all take the rows of `hs.locality`.
 
-One trace is shown with its spread over layers, several as a line each; what one of several is too
-small for is said in a corner. Values are means over (request, layer)."""
+One trace is shown with its spread over layers, several as one line each; a corner names those too
+short for a measure. Values are means over (request, layer)."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -54,7 +54,7 @@ def traces_with(rows: pd.DataFrame, measure: str) -> list[tuple[str, pd.DataFram
 def finish(
     axes: "Axes", rows: pd.DataFrame, place: Any, left_out: Sequence[str], columns: int = 1
 ) -> None:
-    """Put the legend: of several traces beside the figure, else in `place` (None: nowhere)."""
+    """Put the legend beside the figure for several traces, else in `place` (None: nowhere)."""
     if left_out:
         text = "\n".join(shortened(each) for each in left_out)
         axes.text(0.02, 0.02, text, fontsize=6.5, color="0.35", transform=axes.transAxes)

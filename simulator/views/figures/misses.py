@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from hisparse_sim.simulator.mrc.curves import ENGINE_LRU
-from hisparse_sim.simulator.mrc.one_pass import TEXTBOOK_LRU
+from hisparse_sim.simulator.mrc import TEXTBOOK_LRU
 from hisparse_sim.simulator.replay.joining import joined_curves
 from hisparse_sim.simulator.replay.totals import totals
 from hisparse_sim.simulator.views.figures.style import (
@@ -32,7 +32,7 @@ MAP_COLUMNS = 256  # of a heat map; more steps are averaged
 
 _MOST_SIZES = 12  # ticks of an axis of buffer sizes
 _MOST_LEVEL = 8  # labels under groups of bars; more are turned
-_MOST_BANDS = 6  # more of them are one grey
+_MOST_BANDS = 6  # more are all grey
 
 
 def rolling_misses(
@@ -90,7 +90,7 @@ def rolling_misses(
 
 
 def miss_ratio(rows: pd.DataFrame, *, axes: "Axes | None" = None) -> "Axes":
-    """Draw the miss-ratio curve: misses over demanded positions by buffer size, a line per policy.
+    """Draw the miss-ratio curve: misses over selected positions by buffer size, a line per policy.
 
     `rows`: those of a sweep or of `hs.mrc`; layers and requests are summed. Markers stand
     where a policy was replayed; a line without any was counted at every size, a thin one is
@@ -128,7 +128,7 @@ def miss_ratio(rows: pd.DataFrame, *, axes: "Axes | None" = None) -> "Axes":
         axes.set_xticks(sizes, spaced(sizes, [f"{size:,}" for size in sizes], room=0.15))
         from_zero(axes)
         axes.set_xlabel("hot buffer (slots per request and layer)")
-        axes.set_ylabel("misses (% of demanded positions)")
+        axes.set_ylabel("misses (% of selected positions)")
         axes.set_title("Miss ratio by buffer size")
         legend_beside(axes)
         put_origin(axes, origin(rows))
@@ -185,7 +185,7 @@ def layer_step_map(
     provenance: str = "",
     axes: "Axes | None" = None,
 ) -> "Axes":
-    """Draw misses as a heat map, layers upwards and decode steps to the right.
+    """Draw misses as a heat map of layers (up) and decode steps (to the right).
 
     `steps`: the misses of single steps (`Sweep.steps`), averaged over requests; more than 256 steps
     are averaged in groups. Colours end at the 99th percentile, so that the burst of the first steps

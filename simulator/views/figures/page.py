@@ -23,9 +23,9 @@ _LETTERS = 150  # of a legend, that fit side by side
 
 
 def locality_page(rows: pd.DataFrame, *, buffers: Sequence[int] | None = None) -> "Figure":
-    """Draw all figures of demand on one page; `buffers` as in `reuse_distance`.
+    """Draw all locality figures on one page; `buffers` as in `reuse_distance`.
 
-    What no trace is large enough for stays empty, and says why."""
+    A figure for which no trace is long enough stays empty and states why."""
     from matplotlib.figure import Figure
 
     panels: tuple[Callable[..., Axes], ...] = (

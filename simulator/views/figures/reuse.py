@@ -21,7 +21,7 @@ _MOST_BANDS = 2  # traces; more bands would hide each other
 
 
 def overlap(rows: pd.DataFrame, *, axes: "Axes | None" = None) -> "Axes":
-    """Draw which share of a step's positions was demanded n steps before, over n.
+    """Draw the share of positions that were also selected n steps before, over n.
 
     The band spans the 10th to 90th percentile of the layers. Raises ValueError for a trace of one
     step."""
@@ -31,14 +31,14 @@ def overlap(rows: pd.DataFrame, *, axes: "Axes | None" = None) -> "Axes":
         _curves(axes, rows, "overlap", 100)
         from_zero(axes)
         axes.set_xlabel("steps before")
-        axes.set_ylabel("demanded there too (%)")
+        axes.set_ylabel("selected there too (%)")
         axes.set_title("Overlap of a step with earlier ones")
         finish(axes, rows, "upper right", left_out)
     return axes
 
 
 def working_set(rows: pd.DataFrame, *, axes: "Axes | None" = None) -> "Axes":
-    """Draw how many distinct positions so many consecutive steps demand.
+    """Draw the number of distinct positions in consecutive steps.
 
     The band spans the 10th to 90th percentile of the layers."""
     left_out = check_measure(rows, "working_set", "has no step")
@@ -57,14 +57,14 @@ def working_set(rows: pd.DataFrame, *, axes: "Axes | None" = None) -> "Axes":
 def reuse_distance(
     rows: pd.DataFrame, *, buffers: Sequence[int] | None = None, axes: "Axes | None" = None
 ) -> "Axes":
-    """Draw the share of demands that an LRU buffer misses over its slots, from reuse distances.
+    """Draw the miss rate of an LRU buffer over its slots, from reuse distances.
 
     The line begins at the smallest of `buffers`, which are marked: by default 1, 2 and 3 times the
-    longest row of each trace, which is its top_k unless requests are shorter. For one trace they
-    carry the share, bars are the distances by powers of two, and the band is what any order of the
-    positions within a step could make of the line: the engine's LRU, started empty, lies in it if
-    requests are longer than the buffer. Raises ValueError if nothing is demanded twice."""
-    left_out = check_measure(rows, "reuse_distance", "demands nothing twice")
+    longest row of each trace, which is its top_k unless requests are shorter. For one trace the
+    marks carry the miss rate, bars show the distances by powers of two, and the band covers all
+    orders of positions within a step: the engine's LRU, started empty, lies within it if requests
+    are longer than the buffer. Raises ValueError if no position is selected twice."""
+    left_out = check_measure(rows, "reuse_distance", "selects no position twice")
     traces = traces_with(rows, "reuse_distance")
     marked = {name: sorted(buffers or _buffers(own)) for name, own, _ in traces}
     left = min(sizes[0] for sizes in marked.values())
@@ -92,7 +92,7 @@ def reuse_distance(
                     label="for any order within a step",
                 )
                 for number, (buffer, value) in enumerate(zip(sizes, marks, strict=True), 1):
-                    # The line never rises, so each label stands clear of the one to its right.
+                    # The line never rises, so no label touches the one to its right.
                     axes.annotate(
                         f"{buffer:,}: {value:.1f}",
                         (buffer, value),
@@ -101,30 +101,30 @@ def reuse_distance(
                         fontsize=7,
                         arrowprops={"arrowstyle": "-", "color": "0.6", "linewidth": 0.5},
                     )
-                label = "missed by an LRU of so many slots"
+                label = "missed by an LRU buffer of so many slots"
             axes.plot(slots, line, color=look.colour, linestyle=look.dash, label=label)
             axes.plot(sizes, marks, look.marker, color=look.colour, markersize=4)
         if len(traces) == 1:
             right = max(right, 2 * largest)  # room for the label of the largest
         _powers(axes, np.array([left, right]))
         axes.set_xlim(left, right)
-        from_zero(axes, 1.8 if len(traces) == 1 else 1.05)  # the legend stands above
+        from_zero(axes, 1.8 if len(traces) == 1 else 1.05)  # the legend is above
         if len(traces) == 1:
             axes.set_title("Reuse distance, and what an LRU misses")
             axes.set_xlabel("reuse distance, or LRU buffer (positions)")
         else:
             axes.set_title("Misses of an LRU, by reuse distance")
             axes.set_xlabel("LRU buffer (slots)")
-        axes.set_ylabel("share of demands (%)")
+        axes.set_ylabel("share of accesses (%)")
         finish(axes, rows, "upper right", left_out)
     return axes
 
 
 def _buffers(rows: pd.DataFrame) -> tuple[int, ...]:
-    """Return the sizes that are marked for one trace if none are asked for."""
+    """Return the default sizes to mark for one trace."""
     longest = rows.loc[rows["measure"] == "longest_row", "value"].max()
     if pd.isna(longest):
-        raise ValueError("these rows of hs.locality have no longest_row: say which `buffers`")
+        raise ValueError("these rows of hs.locality have no longest_row: give `buffers`")
     return default_buffers(int(longest))
 
 
@@ -156,13 +156,13 @@ def _curves(axes: "Axes", rows: pd.DataFrame, measure: str, scale: float) -> Non
 
 
 def _missed(rows: pd.DataFrame, slots: "Array", measure: str = "reuse_distance") -> "Array":
-    """Return the share in % that an LRU misses, straight between the ends of bins."""
+    """Return the miss rate of an LRU buffer in %, linear between the ends of bins."""
     line = missed(rows, measure)
     return np.asarray(100 * np.interp(slots, line.index, line))
 
 
 def _octaves(axes: "Axes", shares: pd.Series) -> None:
-    """Draw bars of a histogram, by powers of two; `shares` by the upper ends of bins, exclusive."""
+    """Draw a histogram by powers of two; `shares` by the upper ends of bins, exclusive."""
     above = np.array([int(end - 1).bit_length() for end in shares.index])
     heights = np.bincount(above, shares)
     ends = 2.0 ** np.arange(len(heights))
@@ -173,7 +173,7 @@ def _octaves(axes: "Axes", shares: pd.Series) -> None:
         align="edge",
         color="0.85",
         edgecolor="white",
-        label="demands at such a distance",
+        label="accesses at such a distance",
     )
 
 

@@ -1,7 +1,7 @@
 """The one style of all figures, and how they are made and saved.
 
-Colours are those of Okabe and Ito, which colour-blind readers tell apart; every line also has a
-dash pattern or a marker of its own, so that a figure survives a greyscale printer."""
+The colours are those of Okabe and Ito, which colour-blind readers can distinguish; every line also
+has its own dash pattern or marker, so that figures can be printed in grey."""
 
 import textwrap
 from collections.abc import Iterable, Sequence
@@ -58,7 +58,7 @@ STYLE: Any = {
 
 
 class Look(NamedTuple):
-    """How the line, the points or the bar of one name look."""
+    """The look of the line, points or bar of one name."""
 
     colour: str
     dash: Any
@@ -67,7 +67,7 @@ class Look(NamedTuple):
 
 
 def looks(names: Iterable[str]) -> dict[str, Look]:
-    """Return a look for every name. A known policy has the same one in all figures."""
+    """Return a look for every name. A known policy looks the same in all figures."""
     every = [Look(*parts) for parts in zip(COLOURS, cycle(DASHES), MARKERS, HATCHES)]
     fixed = dict(zip(POLICIES, cycle(every)))
     names = list(dict.fromkeys(names))
@@ -110,7 +110,7 @@ def origin(table: pd.DataFrame) -> str:
 
 
 def put_origin(axes: "Axes", text: str) -> None:
-    """Write where the data comes from into the lower right corner; loudly if it is synthetic."""
+    """Write the origin of the data into the lower right corner, in bold red if it is synthetic."""
     loud = SYNTHETIC in text
     root_figure(axes).supxlabel(
         text,
@@ -123,19 +123,19 @@ def put_origin(axes: "Axes", text: str) -> None:
 
 
 def from_zero(axes: "Axes", room: float = 1.05) -> None:
-    """Let the y axis go from 0 to `room` times the largest value, so that no marker is cut."""
+    """Let the y axis run from 0 to `room` times the largest value, so that no marker is cut off."""
     top = float(axes.dataLim.y1)
     axes.set_ylim(0, room * top if 0 < top < float("inf") else 1)
 
 
 def shortened(name: str) -> str:
-    """Return the end of a name that is too long for a legend, which would leave no figure."""
+    """Return the end of a name that is too long for a legend."""
     return name if len(name) <= _LONGEST_NAME else "…" + name[1 - _LONGEST_NAME :]
 
 
 def spaced(places: Sequence[float], labels: Sequence[str], room: float = 0.11) -> list[str]:
-    """Return labels of ticks without those that would touch; `places` ascending, `room`: the share
-    of the axis that a label takes. The first and the last one stay."""
+    """Return tick labels without those that would overlap; `places` ascending, `room`: the share of
+    the axis that a label takes. The first and the last are kept."""
     near = room * (places[-1] - places[0])
     shown, last = [], float("-inf")
     for place, label in zip(places, labels, strict=True):
@@ -147,7 +147,7 @@ def spaced(places: Sequence[float], labels: Sequence[str], room: float = 0.11) -
 
 
 def legend_beside(axes: "Axes", title: str = "") -> None:
-    """Put the legend to the right of the axes, where it hides nothing."""
+    """Put the legend to the right of the axes, where it covers nothing."""
     axes.legend(title=title, loc="upper left", bbox_to_anchor=(1.0, 1.0))
 
 
@@ -182,7 +182,7 @@ def save(drawn: "Axes | Figure", path: Path) -> None:
 
 
 def root_figure(drawn: "Axes | Figure") -> "Figure":
-    """Return the figure that axes are part of, however nested; a figure is its own."""
+    """Return the outermost figure of axes, or of a figure."""
     within = drawn.figure
     assert within is not None  # only axes that were removed have none
-    return within.figure  # a part of a figure knows the whole, in Matplotlib 3.8, too
+    return within.figure  # a subfigure knows the whole, in Matplotlib 3.8, too
