@@ -227,8 +227,8 @@ def serve(
         say(served.notes, options["quiet"])
     if form == "table":
         before = (
-            f"{load_line(served.setting, served.aim)};"
-            f" B {options['buffer']:,}, ratio {options['ratio']}, {options['policy']}\n"
+            f"{load_line(served.setting, served.aim, instances=True)};"
+            f" B {options['buffer']:,}, ratio {options['ratio']}, {options['policy']}\n\n"
         )
         show_served(served.rows, before, served.setting, served.aim, served.notes, output)
     else:
