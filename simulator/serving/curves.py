@@ -9,13 +9,13 @@ from pathlib import Path
 import pandas as pd
 
 from hisparse_sim.policies import Policy
+from hisparse_sim.simulator.mrc import TEXTBOOK_LRU
 from hisparse_sim.simulator.mrc.counted import (
     FACTS_NOTE,
     as_traces_or_facts,
     counted_only,
     curve_counted,
 )
-from hisparse_sim.simulator.mrc import TEXTBOOK_LRU
 from hisparse_sim.simulator.replay import sweeping
 from hisparse_sim.simulator.replay.curves import check_window, rolling_curves
 from hisparse_sim.simulator.replay.kept import Kept
