@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hisparse_sim.simulator.serving.scenario import Scenario
 from hisparse_sim.simulator.commands.replay_options import open_traces_or_facts
+from hisparse_sim.simulator.serving.scenario import Scenario
 from hisparse_sim.traces.commands.options import in_options
 from hisparse_sim.traces.terminal import note
 

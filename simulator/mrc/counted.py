@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from hisparse_sim.policies import ALIASES, Policy
+from hisparse_sim.simulator.mrc import BELADY, COMPULSORY
 from hisparse_sim.simulator.mrc.curves import MissCurves, joined
 from hisparse_sim.simulator.mrc.facts import is_facts, read_facts
 from hisparse_sim.simulator.mrc.names import BELADY, COMPULSORY
@@ -19,15 +20,14 @@ from hisparse_sim.simulator.replay.coverage import SELECTED, Covered
 from hisparse_sim.simulator.replay.curves import rolling_curves
 from hisparse_sim.simulator.replay.metrics import excess_over_min, without_tokens
 from hisparse_sim.simulator.replay.replaying import MAX_BUFFER_SIZE
-from hisparse_sim.simulator.replay.swept import Piece, Run, Sweep
 from hisparse_sim.simulator.replay.sweeping import trace_names
-from hisparse_sim.traces.file.units import TOKEN
+from hisparse_sim.simulator.replay.swept import Piece, Run, Sweep
 from hisparse_sim.traces import Metadata, OneTrace, Part, Trace, TraceError, Traces, as_traces
-
+from hisparse_sim.traces.file.units import TOKEN
 
 FACTS_NOTE = (
-    "misses were counted before and not replayed: percentiles are not known, and LRU is the textbook's,"
-    " not the engine's"
+    "misses were counted before and not replayed: percentiles are not known, and LRU is the"
+    " textbook's, not the engine's"
 )
 
 
@@ -265,7 +265,9 @@ def _selected(
 ) -> MissCurves:
     """Return the lines of a selection, all from the beginning of their requests on."""
     if start != trace.curves.start:
-        raise TraceError(f"{trace.path} was counted for the start {trace.curves.start}, not {start}")
+        raise TraceError(
+            f"{trace.path} was counted for the start {trace.curves.start}, not {start}"
+        )
     own = trace.curves.select(
         [requests] if isinstance(requests, str) else requests,
         [layers] if isinstance(layers, int) else layers,

@@ -214,7 +214,11 @@ def joined(found: Sequence[MissCurves]) -> MissCurves:
         if len(others) == len(found):
             sizes = curve.sizes
             for other in others:
-                sizes = sizes if np.array_equal(sizes, other.sizes) else np.intersect1d(sizes, other.sizes)
+                sizes = (
+                    sizes
+                    if np.array_equal(sizes, other.sizes)
+                    else np.intersect1d(sizes, other.sizes)
+                )
             misses = [other.misses[:, np.searchsorted(other.sizes, sizes)] for other in others]
             of[policy] = Curve(curve.method, sizes, np.concatenate(misses))
     lines = pd.concat([each.lines for each in found], ignore_index=True)

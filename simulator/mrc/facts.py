@@ -3,7 +3,8 @@
 A facts file answers without the trace, for any of its sizes, requests, layers and windows. It is a
 Parquet file with a row per line and policy: the columns of `MissCurves.lines`, `start`, `seed`,
 `policy`, `method`, and two lists, `sizes` (slots) and `misses`. The key `hisparse_facts` of its
-metadata holds JSON: `version`, and `parts`: all (request, layer, rows) of each trace, by its SHA-256.
+metadata holds JSON: `version`, and `parts`: all (request, layer, rows) of each trace, by its
+SHA-256.
 
 A merged file holds the lines of several, each once, sorted: in whatever order files are merged, the
 result is the same to the byte.
@@ -166,30 +167,37 @@ def _read(paths: Iterable[str | os.PathLike[str]]) -> tuple[pd.DataFrame, _Parts
     if (rows["first_step"] < ends).any():
         row = rows[rows["first_step"] < ends].iloc[0]
         raise TraceError(
-            f"windows of request {row['request']!r}, layer {row['layer']} of {row['trace']} overlap:"
-            " merge facts that were counted with one window"
+            f"windows of request {row['request']!r}, layer {row['layer']} of {row['trace']}"
+            " overlap: merge facts that were counted with one window"
         )
     return rows.reset_index(drop=True), parts
 
 
 def _read_one(path: str | os.PathLike[str]) -> tuple[pd.DataFrame, _Parts]:
     if not is_facts(path):
-        raise TraceError(f"{path} is no facts file: write one with `hisparse-sim mrc -o FILE.parquet`")
+        raise TraceError(
+            f"{path} is no facts file: write one with `hisparse-sim mrc -o FILE.parquet`"
+        )
     try:
         with opened(path) as file:
             table = pq.read_table(file, page_checksum_verification=True)
         about = json.loads(table.schema.metadata[KEY])
         if about["version"] != VERSION:
             raise ValueError(f"it has version {about['version']}, and this release reads {VERSION}")
-        parts = {
-            sha256: _parts(own) for sha256, own in about["parts"].items()
-        }
+        parts = {sha256: _parts(own) for sha256, own in about["parts"].items()}
         table = table.select(_SCHEMA.names).cast(_SCHEMA)
         rows: pd.DataFrame = table.to_pandas()
         numbers = [name for name in rows if pa.types.is_integer(_SCHEMA.field(name).type)]
         rows = rows.astype(dict.fromkeys(numbers, "int64"))
         _check(rows, parts)
-    except (pa.ArrowException, OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+    except (
+        pa.ArrowException,
+        OSError,
+        ValueError,
+        LookupError,
+        TypeError,
+        AttributeError,
+    ) as error:
         reason = " ".join(str(error).split())[:200]
         raise TraceError(f"{path} cannot be read as a facts file ({reason})") from error
     return rows, parts
@@ -227,13 +235,22 @@ def _write(rows: pd.DataFrame, parts: Any, path: str | os.PathLike[str]) -> Path
     }
     table = pa.Table.from_pandas(rows, _SCHEMA, preserve_index=False)
     table = table.replace_schema_metadata({KEY: json.dumps(about)})
-    delta = ["first_step", "steps", "tokens", "accesses", "sizes.list.element", "misses.list.element"]
+    delta = [
+        "first_step",
+        "steps",
+        "tokens",
+        "accesses",
+        "sizes.list.element",
+        "misses.list.element",
+    ]
     with atomic_path(path) as temporary:
         pq.write_table(
             table,
             temporary,
             compression="zstd",
-            use_dictionary=[name for name in _SCHEMA.names if pa.types.is_string(_SCHEMA.field(name).type)],
+            use_dictionary=[
+                name for name in _SCHEMA.names if pa.types.is_string(_SCHEMA.field(name).type)
+            ],
             column_encoding=dict.fromkeys(delta, "DELTA_BINARY_PACKED"),
             write_page_checksum=True,
         )

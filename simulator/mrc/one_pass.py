@@ -11,7 +11,6 @@ from hisparse_sim.simulator.replay.replaying import check_arguments, rows_of
 from hisparse_sim.traces.demand import Demand, Longs
 
 
-
 def part_curve(
     demand: Demand, policy: str, largest: int, start: str = "staged", edges: Longs | None = None
 ) -> Longs:

@@ -182,9 +182,7 @@ def _counted(
         policy=policy,
         device_buffer_size=device_buffer_size,
         start=start,
-        per_layer=tuple(
-            float(np.average(own["misses"], weights=own["steps"])) for own in by_layer
-        ),
+        per_layer=tuple(float(np.average(own["misses"], weights=own["steps"])) for own in by_layer),
         spread=tuple(tuple(np.quantile(own["misses"], grid).tolist()) for own in by_layer),
         selected=float(lines["accesses"].sum() / lines["steps"].sum()),
         context=float(np.average(lines["tokens"] - lines["steps"] / 2, weights=lines["steps"])),
@@ -229,7 +227,7 @@ class MissCurve:
 def read_miss_curve(
     path: str | Path, policy: str, context: float, top_k: int, start: str = "staged"
 ) -> MissCurve:
-    """Misses from the rows of a sweep (csv, json, jsonl or parquet), or facts, in place of a replay.
+    """Misses from the rows of a sweep (csv, json, jsonl, parquet), or facts, in place of a replay.
 
     The rate at a buffer is misses over accesses, summed over the rows of `policy`. Rows of one's
     own need `buffer` and `miss_rate` alone, one at every buffer. Of two starts that were swept,
