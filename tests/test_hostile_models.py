@@ -128,7 +128,7 @@ def test_scores_that_are_no_numbers_never_reach_a_trace(tmp_path: Path) -> None:
     path = tmp_path / "t.parquet"
     model = tiny_models.llama()
     model.model.layers[1].self_attn.q_proj.weight.data[:] = math.nan
-    with pytest.raises(TraceError, match="numbers that are none"):
+    with pytest.raises(TraceError, match="computes NaN or infinity"):
         attempt(path, model=model)
     texts = [tiny_models.tokens(80)]
     with pytest.raises(TraceError, match="layer 1 has no finite divergence"):
@@ -210,11 +210,12 @@ def test_nothing_that_is_read_is_written_over(folder: Path, tmp_path: Path) -> N
     def run(*arguments: str | Path) -> str:
         plain = ["--model", folder, "--prompts", text, "--steps", "4", *arguments]
         result = CliRunner().invoke(cli, ["trace", "capture", "hf", *map(str, plain)])
-        assert result.exit_code == 1, result.output
-        return result.stderr
+        assert result.exit_code in (1, 2), result.output
+        return " ".join(result.stderr.split())
 
     for path in before:
-        assert "it is read for this" in run("-o", path, "--indexer", saved)
+        words = "ends in" if path.suffix else "it is read for this"
+        assert words in run("-o", path, "--indexer", saved)
     new = tmp_path / "new"
     train = ("--indexer", "train", "--save-indexer")
     assert "it is read for this" in run("-o", new, *train, text)

@@ -135,7 +135,7 @@ def test_plan_checks_a_config() -> None:
     assert result.exit_code == 1
     rows = json.loads(result.stdout)
     assert [row["severity"] for row in rows] == ["warning", "error", "error", "note"]
-    assert rows[2]["text"] == "device_buffer_size 2 is no multiple of the page, 64"
+    assert rows[2]["text"] == "device_buffer_size 2 is not a multiple of the page size, 64"
 
 
 def test_plan_without_a_way() -> None:

@@ -68,7 +68,7 @@ def _policies() -> Iterable[str]:
 )
 @selection_options
 @provenance_option
-@click.option("--seed", type=Number(0, 2**63 - 1), default=0, help="For the policy random.")
+@click.option("--seed", type=Number(0, 2**63 - 1), default=0, help="Seed of the policy random.")
 @click.option("--jobs", type=Number(1), help="Threads.  [default: all cores]")
 @quiet_option
 @click.option(

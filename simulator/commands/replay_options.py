@@ -60,7 +60,7 @@ replay_options = combined(
         type=Number(0, 2**63 - 1),
         default=0,
         show_default=True,
-        help="Of the policy random.",
+        help="Seed of the policy random.",
     ),
     click.option("--jobs", type=Number(1), help="Threads.  [default: all cores]"),
     quiet_option,
