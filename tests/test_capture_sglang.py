@@ -317,7 +317,8 @@ def test_bad_configs(tmp_path: Path) -> None:
         read_config(tmp_path)
     about = {"num_hidden_layers": 2, "index_topk": 4}
     for text, reason in (
-        ("{", "not valid JSON"), ("[]", "no index_topk"), ('{"num_hidden_layers": 2}', "no index_topk"),
+        ("{", "not valid JSON"), ("[]", "no index_topk"),
+        ('{"num_hidden_layers": 2}', "no index_topk"),
         ('{"index_topk": 4}', "num_hidden_layers is None"),
         (json.dumps({**about, "index_topk": 1.5}), "index_topk is 1.5"),
         (json.dumps({**about, "index_topk_freq": 0}), "index_topk_freq is 0"),

@@ -70,6 +70,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_commands_run_in_order(page: Path, folder: Path) -> None:
     if page.name == "tutorial.md":
         pytest.skip("tests/test_tutorial.py runs it, and reads what it prints")
+    printed = ""
     for command in commands(page):
         if why_not(command):
             continue
@@ -77,6 +78,11 @@ def test_commands_run_in_order(page: Path, folder: Path) -> None:
             pytest.skip("the rest of the page needs the extra [report]")
         result = CliRunner().invoke(cli, shlex.split(command))
         assert result.exit_code == 0, f"{command}: {result.output}"
+        printed += result.stdout
+    if page.name == "how-to-size.md":
+        figures = set(re.findall(r"\b\d{1,3}(?:,\d{3})+\b", page.read_text()))
+        assert len(figures) > 10
+        assert figures <= set(re.findall(r"[\d,]*\d", printed))
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,8 @@ from hisparse_sim.policies.policy import Indices, Slots, Step
 from hisparse_sim.simulator.mrc import counting
 from hisparse_sim.simulator.mrc.counting import page_of
 from hisparse_sim.simulator.mrc.curves import Curve, engine_difference, interpolated, joined
-from hisparse_sim.simulator.mrc.one_pass import ONE_PASS, part_curve
+from hisparse_sim.simulator.mrc import ONE_PASS
+from hisparse_sim.simulator.mrc.one_pass import part_curve
 from hisparse_sim.simulator.replay import replay_part
 from hisparse_sim.simulator.views import figures
 from hisparse_sim.traces import TraceError, open_trace
@@ -105,6 +106,26 @@ def test_optimum_is_belady_at_every_size(case: tuple[Stream, int]) -> None:
             assert curve[size] == sum(len(step.misses) for step in steps), (size, start)
 
 
+@settings(max_examples=60, deadline=None)
+@given(cases())
+def test_compulsory_misses_are_first_demands_of_what_the_start_left_out(
+    case: tuple[Stream, int],
+) -> None:
+    stream, _ = case
+    demand = demand_of(stream)
+    for start in ("staged", "direct"):
+        curve = part_curve(demand, "compulsory", 40, start)
+        for size in range(longest(stream), 41):
+            filled = start == "staged" or stream.prompt_len <= size or stream.rows[0][0] <= size
+            seen = set(range(size)) if filled else set()
+            misses = 0
+            for seq_len, positions in stream.rows:
+                new = set(without_newest(seq_len, positions)) - seen if seq_len > size else set()
+                misses += len(new)
+                seen |= new
+            assert curve[size] == misses, (size, start)
+
+
 @pytest.mark.parametrize("shuffled", [False, True])
 def test_rows_of_more_words_than_one(shuffled: bool) -> None:
     """Long rows and many of them: depths by words of bits, and times given anew."""
@@ -169,7 +190,7 @@ def test_real_parts_at_every_size() -> None:
     for part in trace.parts:
         demand = trace.read(part, steps=(0, 40))
         start = "direct" if part.layer % 2 else "staged"
-        lru, least = (part_curve(demand, name, 16384, start) for name in ONE_PASS)
+        lru, least, first = (part_curve(demand, name, 16384, start) for name in ONE_PASS)
         for size in (*range(2048, 2060), *range(2060, 16384, 97), 16384):
             assert lru[size] == replay_part(demand, TEXTBOOK, size, start).misses.sum(), size
         for size in np.linspace(2048, 16384, 20).astype(int).tolist():
@@ -177,6 +198,7 @@ def test_real_parts_at_every_size() -> None:
         assert (np.diff(lru[2048:]) <= 0).all()
         assert (np.diff(least[2048:]) <= 0).all()
         assert (least[2048:] <= lru[2048:]).all()
+        assert (first[2048:] <= least[2048:]).all()
 
 
 def test_positions_beyond_any_table() -> None:
@@ -193,7 +215,7 @@ def test_positions_beyond_any_table() -> None:
 
 def test_bad_arguments() -> None:
     demand = make_traces.drift()
-    with pytest.raises(ValueError, match="'arc' has no one-pass curve; textbook-lru and belady"):
+    with pytest.raises(ValueError, match="'arc' has no one-pass curve; textbook-lru, belady"):
         part_curve(demand, "arc", 16)
     with pytest.raises(ValueError, match="buffer size 40000"):
         part_curve(demand, "belady", 40000)

@@ -342,7 +342,7 @@ def test_prices_do_not_change_the_default_buffers(path: Path) -> None:
         rows = pd.read_csv(StringIO(result.stdout))
         assert sorted(set(rows["buffer"])) == [8, 16, 24]
     assert (
-        "(test has no profile; --model names another; with top_k 8 as traced instead of 2,048)"
+        "(test has no profile; --model names another; with the top_k of the trace, 8, instead of 2,048)"
         in (priced.stderr)
     )
     rows = pd.read_csv(StringIO(priced.stdout))

@@ -274,7 +274,9 @@ def _bench_together(
     type=RESULT,
     help="Fit this result of `gpu bench` in place of a measurement.",
 )
-@click.option("-o", "--output", type=Output(".toml", ""), required=True, help="The profile to write.")
+@click.option(
+    "-o", "--output", type=Output(".toml", ""), required=True, help="The profile to write."
+)
 @quiet_option
 def calibrate(name: str, source: Path | None, output: Path, quiet: bool) -> None:
     """Measure the parameters of the latency model here and write them as a link profile.

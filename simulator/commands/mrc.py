@@ -6,7 +6,10 @@ from typing import Any
 
 import click
 
-from hisparse_sim.simulator.commands.replay_options import traces_argument
+from hisparse_sim.simulator.commands.replay_options import (
+    open_traces_or_facts,
+    traces_argument,
+)
 from hisparse_sim.simulator.commands.setting_options import known_policies, policy_name
 from hisparse_sim.simulator.views import FIGURE_SUFFIXES
 from hisparse_sim.traces.commands.options import (
@@ -14,7 +17,6 @@ from hisparse_sim.traces.commands.options import (
     TABLE_SUFFIXES,
     chosen_requests,
     counter,
-    open_traces,
     output_form,
     provenance_option,
     quiet_option,
@@ -39,7 +41,8 @@ def _policies() -> Iterable[str]:
     type=Name(_policies, listed=True),
     multiple=True,
     callback=several(policy_name),
-    help="textbook-lru and belady: all sizes; others are replayed.  [default: these two, lru]",
+    help="textbook-lru, belady and compulsory (misses that no policy avoids): all sizes; others"
+    " are replayed.  [default: textbook-lru, belady, lru]",
 )
 @click.option(
     "--buffer",
@@ -81,7 +84,7 @@ def _policies() -> Iterable[str]:
     "-o",
     "--output",
     type=click.Path(path_type=Path),
-    help="Figure (.png, .svg, .pdf) or rows (.csv, .json, .jsonl, .parquet).",
+    help="Figure (.png, .svg, .pdf), rows (.csv, .json, .jsonl) or facts (.parquet).",
 )
 def mrc(
     traces: tuple[str, ...],
@@ -98,25 +101,39 @@ def mrc(
     The textbook LRU and MIN (belady) are exact at every size. The engine's LRU orders the slots of
     a step in its own way; it is replayed for comparison. See docs/miss-ratio-curves.md.
 
+    A facts file holds the curves of every request, layer and window of steps. sweep, curve, plan,
+    report and mrc take it in place of the trace; mrc joins several into one.
+
     \b
     hisparse-sim mrc
     hisparse-sim mrc trace.parquet -o curve.svg
     hisparse-sim mrc trace.parquet --policy textbook-lru,fifo,clock --format csv
+    hisparse-sim mrc trace.parquet -o facts.parquet
     """
+    from hisparse_sim.simulator.mrc import ONE_PASS
     from hisparse_sim.simulator.mrc import mrc as count
-    from hisparse_sim.simulator.mrc.counting import POLICIES
+    from hisparse_sim.simulator.mrc.counted import counted_only
+    from hisparse_sim.simulator.mrc.facts import WINDOW, merge_facts, write_facts
     from hisparse_sim.simulator.views import figures
     from hisparse_sim.simulator.views.mrc_view import show_mrc
     from hisparse_sim.simulator.views.tables import stamped, write_rows
 
     form = output_form(form, output, (*TABLE_SUFFIXES, *FIGURE_SUFFIXES))
-    opened = open_traces(traces, provenance)
+    opened = open_traces_or_facts(traces, provenance)
     options["requests"] = chosen_requests(options["requests"], opened)
     if output is not None:
         refuse_input(output, (trace.path for trace in opened))
-    curves = count(
-        opened, policies or POLICIES, buffers, progress=counter("parts", quiet), **options
-    )
+    if form == "parquet" and output is not None:
+        if counted_only(opened):
+            merge_facts(list(dict.fromkeys(trace.path for trace in opened)), output)
+        else:
+            options["window"] = options["window"] or WINDOW
+            policies = policies or ONE_PASS
+            counts = count(opened, policies, buffers, progress=counter("parts", quiet), **options)
+            write_facts(counts, output)
+        wrote(output, quiet)
+        return
+    curves = count(opened, policies, buffers, progress=counter("parts", quiet), **options)
     if output is not None and form == "table" and output.suffix.lower() in FIGURE_SUFFIXES:
         figures.save(figures.miss_ratio(curves.rows), output)
     elif form == "table":

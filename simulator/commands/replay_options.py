@@ -1,7 +1,7 @@
 """Options that sweep and curve share, and how a long sweep is run: with progress, with its finished
 work kept beside the output, and with an orderly end on Ctrl-C."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,9 @@ from hisparse_sim.simulator.commands.setting_options import known_policies, poli
 from hisparse_sim.traces.commands.group import Interrupted
 from hisparse_sim.traces.commands.options import (
     combined,
+    expand,
     in_options,
+    open_traces,
     provenance_option,
     quiet_option,
     selection_options,
@@ -25,13 +27,21 @@ if TYPE_CHECKING:
     from hisparse_sim.simulator.replay.kept import Kept
     from hisparse_sim.simulator.replay.sweeping import Progress
     from hisparse_sim.simulator.replay.swept import Sweep
+    from hisparse_sim.traces import Trace
+
+
+def _swept_policies() -> Iterable[str]:
+    from hisparse_sim.simulator.mrc import TEXTBOOK_LRU
+
+    return (*known_policies(), TEXTBOOK_LRU)  # of facts
+
 
 traces_argument = click.argument("traces", nargs=-1, metavar="[TRACE]...")
 replay_options = combined(
     click.option(
         "--policy",
         "policies",
-        type=Name(known_policies, listed=True),
+        type=Name(_swept_policies, listed=True),
         multiple=True,
         callback=several(policy_name),
         help="Policies, see `hisparse-sim policies`, or FILE.py:NAME of your own; repeat, or "
@@ -65,6 +75,19 @@ replay_options = combined(
     click.option("--jobs", type=Number(1), help="Threads.  [default: all cores]"),
     quiet_option,
 )
+
+
+def open_traces_or_facts(patterns: Sequence[str], provenance: str | None) -> "list[Trace]":
+    """Open the files that paths and globs name: traces or facts files."""
+    from hisparse_sim.simulator.mrc.counted import as_traces_or_facts, counted_only
+    from hisparse_sim.simulator.mrc.facts import is_facts
+
+    paths = expand(patterns)
+    if not any(is_facts(path) for path in paths):
+        return open_traces(patterns, provenance)
+    opened = as_traces_or_facts(paths)
+    counted_only(opened)
+    return opened
 
 
 def kept_beside(output: Path | None) -> "Kept | None":

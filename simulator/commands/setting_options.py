@@ -262,7 +262,9 @@ deployment_options = combined(
     ),
 )
 load_options = combined(
-    click.option("--rate", type=POSITIVE, help="Open loop: requests per second, in place of --concurrency."),
+    click.option(
+        "--rate", type=POSITIVE, help="Open loop: requests per second, in place of --concurrency."
+    ),
     click.option(
         "--requests", type=Number(1), help="[default: four times the concurrency, or 1000]"
     ),

@@ -11,6 +11,7 @@ from hisparse_sim.simulator.commands.replay_options import (
     judge,
     kept_beside,
     long_work,
+    open_traces_or_facts,
     replay_options,
     selection,
     traces_argument,
@@ -20,7 +21,6 @@ from hisparse_sim.simulator.views import FIGURE_SUFFIXES
 from hisparse_sim.traces.commands.options import (
     FILE_FORMATS,
     chosen_requests,
-    open_traces,
     output_form,
     output_options,
 )
@@ -100,7 +100,7 @@ def sweep(
     )
     refuse_without("--link", link, "--kernel", "--batch")
     refuse_without("--ratio or --link", memory or link, "--kv-dtype", "--profiles")
-    opened = open_traces(traces, options.pop("provenance"))
+    opened = open_traces_or_facts(traces, options.pop("provenance"))
     options["requests"] = chosen_requests(options["requests"], opened)
     if output is not None:
         refuse_input(output, (trace.path for trace in opened))
@@ -186,7 +186,7 @@ def curve(
     form = output_form(form, path if form is None else output, FIGURE_SUFFIXES)
     priced = ("--model", "--kv-dtype", "--kernel", "--batch", "--profiles")
     refuse_without("--link", options["link"] is not None, *priced)
-    opened = open_traces(traces, options.pop("provenance"))
+    opened = open_traces_or_facts(traces, options.pop("provenance"))
     options["requests"] = chosen_requests(options["requests"], opened)
     if len(opened) > 1:
         raise click.UsageError("curve takes one trace")

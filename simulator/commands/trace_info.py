@@ -80,6 +80,7 @@ def show_full_info(
     from hisparse_sim.simulator.replay.sweeping import trace_names
     from hisparse_sim.simulator.views import figures
     from hisparse_sim.simulator.views.locality_view import locality, show_localities, show_locality
+    from hisparse_sim.simulator.views.mrc_view import shares_of_misses
     from hisparse_sim.simulator.views.tables import write_rows
     from hisparse_sim.simulator.views.terminal import fit_caveat
 
@@ -97,7 +98,7 @@ def show_full_info(
         title = escaped(f"{name}: {about.model or 'unknown model'}, {about.provenance}")
         if caveat := fit_caveat(about):
             title += f"\nfit: {escaped(caveat)}"
-        show_locality(title, rows, output)
+        show_locality(title, rows, output, shares_of_misses(opened[0]))
     wrote(output, quiet)
     if plot is not None:
         figures.save(figures.locality_page(rows), plot)

@@ -10,6 +10,12 @@ import numpy as np
 import pandas as pd
 
 from hisparse_sim.policies import ALIASES, Policy, get_policy
+from hisparse_sim.simulator.mrc import BELADY, ONE_PASS, TEXTBOOK_LRU
+from hisparse_sim.simulator.mrc.counted import (
+    as_traces_or_facts,
+    counted_only,
+    curves_counted,
+)
 from hisparse_sim.simulator.mrc.curves import (
     ENGINE_LRU,
     ONE_PASS_METHOD,
@@ -19,7 +25,7 @@ from hisparse_sim.simulator.mrc.curves import (
     covering,
     joined,
 )
-from hisparse_sim.simulator.mrc.one_pass import ONE_PASS, part_curves
+from hisparse_sim.simulator.mrc.one_pass import part_curves
 from hisparse_sim.simulator.replay.replaying import (
     MAX_BUFFER_SIZE,
     check_arguments,
@@ -28,10 +34,10 @@ from hisparse_sim.simulator.replay.replaying import (
     replay_part,
 )
 from hisparse_sim.simulator.replay.sweeping import TINY, available_cores, prepare, trace_names
-from hisparse_sim.traces import Part, Trace, Traces, as_traces
+from hisparse_sim.traces import Part, Trace, Traces
 from hisparse_sim.traces.demand import Longs
 
-POLICIES = (*ONE_PASS, ENGINE_LRU)
+POLICIES = (TEXTBOOK_LRU, BELADY, ENGINE_LRU)
 # Of top_k: the largest size, and where a policy without a one-pass curve is replayed.
 _LARGEST = 8
 _REPLAYED = (1, 1.25, 1.5, 2, 2.5, 3, 4, 5, 6, 8)
@@ -58,7 +64,7 @@ class _Task(NamedTuple):
 
 def mrc(
     traces: Traces | None = None,
-    policies: str | Policy | Iterable[str | Policy] = POLICIES,
+    policies: str | Policy | Iterable[str | Policy] | None = None,
     buffers: int | Iterable[int] | None = None,
     start: str = "staged",
     *,
@@ -79,7 +85,8 @@ def mrc(
 
     `policies`: "textbook-lru" and "belady" are counted at every size, in one pass each, and so is
     "compulsory", the misses that no policy avoids. Others are
-    replayed at `buffers` (ten from top_k to `largest`) and interpolated between them. The
+    replayed at `buffers` (ten from top_k to `largest`) and interpolated between them; None: these
+    three and the engine's. Facts files give what was counted. The
     engine's "lru" differs a little from the textbook's, which ranks the positions of a step as its
     row lists them. `per_layer` keeps every (request, layer) apart, `window` so many steps of one;
     then sizes go up in pages of 64 slots (less if top_k is below 2,048). `skip_steps` leaves the
@@ -88,7 +95,21 @@ def mrc(
 
     Raises what `sweep` raises.
     """
-    opened = as_traces(traces)
+    opened = as_traces_or_facts(traces)
+    if counted := counted_only(opened):
+        return curves_counted(
+            counted,
+            policies,
+            start,
+            largest=largest,
+            per_layer=per_layer,
+            window=window,
+            skip_steps=skip_steps,
+            requests=requests,
+            layers=layers,
+            steps=steps,
+        )
+    policies = POLICIES if policies is None else policies
     asked = [policies] if isinstance(policies, str | Policy) else list(policies)
     if not opened or not asked:
         raise ValueError("nothing to count: name at least one trace and one policy")
@@ -188,11 +209,13 @@ def _count(task: _Task) -> MissCurves:
             "trace_sha256": task.trace.sha256,
             "provenance": about.provenance,
             "unit": about.unit,
+            "model": about.model,
             "top_k": about.top_k,
             "request": task.part.request,
             "layer": task.part.layer,
-            "first_step": demand.step[starts],
+            "first_step": demand.step[starts].astype(np.int64),
             "steps": np.diff(edges),
+            "tokens": demand.seq_len[edges[1:] - 1].astype(np.int64),
             "accesses": np.diff(demand.offsets[edges]),
         }
     )

@@ -7,11 +7,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from hisparse_sim.simulator.mrc.one_pass import TEXTBOOK_LRU
+from hisparse_sim.simulator.mrc import TEXTBOOK_LRU
 from hisparse_sim.simulator.replay.coverage import SELECTED, Covered, coverage
 from hisparse_sim.simulator.replay.metrics import without_tokens
 from hisparse_sim.traces import Part
 from hisparse_sim.traces.demand import Longs
+from hisparse_sim.traces.notebook import shown
 
 ENGINE_LRU = "lru"
 _COVERS = ["seed", "trace_sha256", *SELECTED]
@@ -31,9 +32,10 @@ class MissCurves:
     """Misses by buffer size, exact where they are given.
 
     `lines` has a row per trace, per (request, layer) or per window of steps of one: `trace,
-    trace_sha256, provenance, unit, top_k, request, layer, first_step, steps, accesses` and what
-    `replay.coverage` says of all lines of the trace; what a line sums up is null. A window holds
-    the steps from `first_step` to `first_step` + `window` - 1.
+    trace_sha256, provenance, unit, model, top_k, request, layer, first_step, steps, tokens (of the
+    request in its last step), accesses` and what `replay.coverage` says of all lines of the trace;
+    what a line sums up is null. A window holds the steps from `first_step` to `first_step` +
+    `window` - 1.
     """
 
     lines: pd.DataFrame
@@ -79,7 +81,13 @@ class MissCurves:
                 }
             )
             tables.append(pd.concat([lines[about], found, lines[_COVERS]], axis=1))
-        return without_tokens(pd.concat(tables, ignore_index=True))
+        rows = pd.concat(tables, ignore_index=True).astype({"layer": "Int64"})
+        return without_tokens(rows)
+
+    def _repr_html_(self) -> str:
+        names = ", ".join(dict.fromkeys(self.lines["trace"]))
+        policies = ", ".join(self.of)
+        return shown(f"Miss-ratio curves of {names}: {policies}", rows=self.rows)
 
     def _between(self, sizes: Longs) -> Longs:
         """Return the sizes at which the others are known, between the first and the last of
@@ -95,10 +103,15 @@ class MissCurves:
         groups = self.lines.groupby(keys, sort=False, dropna=False)
         number = groups.ngroup().to_numpy()
         lines = self.lines.loc[~self.lines.duplicated(keys)].reset_index(drop=True)
-        for column in ("request", "layer", "first_step"):
-            if column not in by:
-                same = groups[column].nunique(dropna=False).to_numpy() == 1
-                lines[column] = lines[column].where(same & (column == "request"))
+        if "request" not in by:
+            same = groups["request"].nunique(dropna=False).to_numpy() == 1
+            lines["request"] = lines["request"].where(same)
+        if "layer" not in by:
+            lines["layer"] = None
+        # Of windows of one (request, layer) the first one tells where they begin.
+        single = {"request", "layer"} <= set(by)
+        lines["first_step"] = groups["first_step"].min().to_numpy() if single else None
+        lines["tokens"] = groups["tokens"].max().to_numpy()
         for column in ("steps", "accesses"):
             lines[column] = np.bincount(number, self.lines[column]).astype(np.int64)
         of = {}
@@ -107,6 +120,10 @@ class MissCurves:
             np.add.at(misses, number, curve.misses)
             of[policy] = curve._replace(misses=misses)
         return replace(self, lines=lines, of=of, window=self.window if "first_step" in by else None)
+
+    def of_trace(self, sha256: str) -> "MissCurves":
+        """Return the lines of one trace."""
+        return self._kept((self.lines["trace_sha256"] == sha256).to_numpy())
 
     def select(
         self,
@@ -137,6 +154,32 @@ class MissCurves:
             chosen &= (begin >= steps[0]) & (end <= steps[1])
         if not chosen.any():
             raise ValueError("no line is left of what is selected")
+        return self._kept(chosen)
+
+    def without_first(self, steps: int) -> "MissCurves":
+        """Return the lines from so many steps of every request on (the start-up burst apart).
+
+        Raises ValueError for steps that end inside a window.
+        """
+        of_a_part = self.lines.groupby(["trace_sha256", "request", "layer"], dropna=False)
+        since = self.lines["first_step"] - of_a_part["first_step"].transform("min")
+        if ((since < steps) & (since + self.lines["steps"] > steps)).any():
+            raise ValueError(f"{steps} steps end inside a window of steps that are summed up")
+        if not (since >= steps).any():
+            raise ValueError(f"no request has more than {steps} steps")
+        return self._kept((since >= steps).to_numpy())
+
+    def up_to(self, largest: int) -> "MissCurves":
+        """Return the curves of buffers of up to so many slots."""
+        of = {}
+        for policy, curve in self.of.items():
+            kept = curve.sizes <= largest
+            if not kept.any():
+                raise ValueError(f"the smallest buffer has {curve.sizes[0]} slots, not {largest}")
+            of[policy] = Curve(curve.method, curve.sizes[kept], curve.misses[:, kept])
+        return replace(self, of=of)
+
+    def _kept(self, chosen: "np.ndarray[Any, np.dtype[np.bool_]]") -> "MissCurves":
         of = {
             policy: curve._replace(misses=curve.misses[chosen]) for policy, curve in self.of.items()
         }
@@ -162,12 +205,22 @@ def covering(
 
 
 def joined(found: Sequence[MissCurves]) -> MissCurves:
-    """Return the lines of several, which have the same start, window and policies, in one."""
+    """Return the lines of several, which have one start and window, for the policies and sizes that
+    all have."""
     first = found[0]
-    of = {
-        policy: curve._replace(misses=np.concatenate([each.of[policy].misses for each in found]))
-        for policy, curve in first.of.items()
-    }
+    of = {}
+    for policy, curve in first.of.items():
+        others = [each.of[policy] for each in found if policy in each.of]
+        if len(others) == len(found):
+            sizes = curve.sizes
+            for other in others:
+                sizes = (
+                    sizes
+                    if np.array_equal(sizes, other.sizes)
+                    else np.intersect1d(sizes, other.sizes)
+                )
+            misses = [other.misses[:, np.searchsorted(other.sizes, sizes)] for other in others]
+            of[policy] = Curve(curve.method, sizes, np.concatenate(misses))
     lines = pd.concat([each.lines for each in found], ignore_index=True)
     parts = {sha256: own for each in found for sha256, own in each.parts.items()}
     return replace(first, lines=lines, of=of, parts=parts)

@@ -5,14 +5,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from hisparse_sim.simulator.mrc import lru, optimum
+from hisparse_sim.simulator.mrc import BELADY, COMPULSORY, ONE_PASS, TEXTBOOK_LRU, lru, optimum
 from hisparse_sim.simulator.replay.replaying import check_arguments, rows_of
 from hisparse_sim.traces.demand import Demand, Longs
-
-COMPULSORY = "compulsory"
-TEXTBOOK_LRU = "textbook-lru"
-BELADY = "belady"
-ONE_PASS = (TEXTBOOK_LRU, BELADY, COMPULSORY)
 
 
 def part_curve(

@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from hisparse_sim.policies import Policy, get_policy
+from hisparse_sim.simulator.mrc.counted import are_facts
 from hisparse_sim.simulator.serving import config_check
 from hisparse_sim.simulator.serving.aim import Aim
 from hisparse_sim.simulator.serving.candidates import Progress as PlanProgress
@@ -152,7 +153,7 @@ def plan(
         several(ratios) or DEFAULT_RATIOS,
         instances=pairs,
         other_layouts=asked.in_other_layouts(mode, policy) if any_layout else (),
-        other_policies=() if asked.miss_curve else OTHER_POLICIES,
+        other_policies=() if asked.miss_curve or are_facts(asked.trace) else OTHER_POLICIES,
         linked=load_hardware(LINKED, asked.profiles),
         every=candidates,
         progress=progress,

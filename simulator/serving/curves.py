@@ -9,6 +9,13 @@ from pathlib import Path
 import pandas as pd
 
 from hisparse_sim.policies import Policy
+from hisparse_sim.simulator.mrc import TEXTBOOK_LRU
+from hisparse_sim.simulator.mrc.counted import (
+    FACTS_NOTE,
+    as_traces_or_facts,
+    counted_only,
+    curve_counted,
+)
 from hisparse_sim.simulator.replay import sweeping
 from hisparse_sim.simulator.replay.curves import check_window, rolling_curves
 from hisparse_sim.simulator.replay.kept import Kept
@@ -16,7 +23,7 @@ from hisparse_sim.simulator.replay.sweeping import Progress, rows_kept
 from hisparse_sim.simulator.replay.swept import Sweep
 from hisparse_sim.simulator.serving.costs import SwapIn
 from hisparse_sim.simulator.serving.sweeps import cost_model, page_notes, sizes_of, swap_in_over
-from hisparse_sim.traces import OneTrace, as_trace
+from hisparse_sim.traces import OneTrace
 from hisparse_sim.traces.file.units import TOKEN, plural
 from hisparse_sim.traces.notebook import shown
 
@@ -83,12 +90,30 @@ def curve(
 
     Raises what `sweep` raises, and ValueError for requests shorter than the window.
     """
-    of = [as_trace(trace)]
+    of = as_traces_or_facts(trace)
+    counted = counted_only(of)
+    if len(of) > 1:
+        raise ValueError(f"a curve is of one trace, and {of[0].path} holds facts of {len(of)}")
+    if counted and link is not None:
+        raise ValueError("a `link` takes the misses of every step: give the trace, not its facts")
     sizes = sizes_of(of, buffers)
     chosen, notes = cost_model(of, model, profiles, needed=link is not None)
     swap_in = swap_in_over(link, kernel, batch, kv_dtype, chosen, profiles)
     requests = requests if requests is None or isinstance(requests, str) else tuple(requests)
     layers = layers if layers is None or isinstance(layers, int) else tuple(layers)
+    if counted:
+        rows, swept = curve_counted(
+            counted[0],
+            [TEXTBOOK_LRU] if policies is None else policies,
+            sizes,
+            start,
+            window=window,
+            skip_steps=skip_steps,
+            requests=requests,
+            layers=layers,
+            steps=steps,
+        )
+        return Curves(rows, window, replace(swept, notes=(*page_notes(sizes), FACTS_NOTE)), None)
     parts = of[0].select(requests, layers)
     longest = max((rows_kept(of[0], part, steps) for part in parts), default=0)
     check_window(longest, window, skip_steps)

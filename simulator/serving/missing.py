@@ -13,6 +13,9 @@ import numpy.typing as npt
 import pandas as pd
 
 from hisparse_sim.policies import ALIASES, Policy, get_policy
+from hisparse_sim.simulator.mrc import TEXTBOOK_LRU
+from hisparse_sim.simulator.mrc.counted import CountedTrace
+from hisparse_sim.simulator.mrc.facts import is_facts, read_facts
 from hisparse_sim.simulator.replay.replaying import replay_part
 from hisparse_sim.simulator.replay.result_files import read_rows
 from hisparse_sim.simulator.replay.totals import totals
@@ -104,6 +107,8 @@ def layer_misses(
     opened = as_trace(trace)
     refuse_blocks([opened], "serving models need")
     chosen = get_policy(policy)
+    if isinstance(opened, CountedTrace):
+        return _counted(opened, chosen.name, device_buffer_size, start, warm_up_steps)
 
     def replay(part: Part) -> tuple[int, npt.NDArray[np.int32], float, float]:
         demand = opened.read(part)
@@ -145,6 +150,42 @@ def layer_misses(
     )
 
 
+def _counted(
+    trace: CountedTrace, policy: str, device_buffer_size: int, start: str, warm_up_steps: int
+) -> LayerMisses:
+    """Misses from facts: the textbook LRU stands for the engine's. The spread is that of the means
+    of windows, which is smaller than that of steps."""
+    name = TEXTBOOK_LRU if policy == "lru" and "lru" not in trace.curves.of else policy
+    if start != trace.curves.start or name not in trace.curves.of:
+        raise TraceError(
+            f"{trace.path} holds {', '.join(trace.curves.of)} for the start {trace.curves.start};"
+            f" for {policy} and the start {start} give the trace itself"
+        )
+    sizes = trace.curves.of[name].sizes
+    if device_buffer_size not in sizes:
+        raise ValueError(f"{trace.path} has no buffer of {device_buffer_size} slots")
+    window = trace.curves.window
+    skipped = warm_up_steps if window is None else -(-warm_up_steps // window) * window
+    curves = trace.curves if window is None else trace.curves.without_first(skipped)
+    lines = curves.lines
+    at = int(np.searchsorted(sizes, device_buffer_size))
+    means = lines.assign(misses=curves.of[name].misses[:, at] / lines["steps"])
+    by_layer = [own for _, own in means.groupby("layer")]
+    grid = np.linspace(0, 1, QUANTILES)
+    return LayerMisses(
+        trace=trace.name,
+        provenance=trace.metadata.provenance,
+        sha256=trace.sha256,
+        policy=policy,
+        device_buffer_size=device_buffer_size,
+        start=start,
+        per_layer=tuple(float(np.average(own["misses"], weights=own["steps"])) for own in by_layer),
+        spread=tuple(tuple(np.quantile(own["misses"], grid).tolist()) for own in by_layer),
+        selected=float(lines["accesses"].sum() / lines["steps"].sum()),
+        context=float(np.average(lines["tokens"] - lines["steps"] / 2, weights=lines["steps"])),
+    )
+
+
 @dataclass(frozen=True)
 class MissCurve:
     """Misses over accesses by buffer size, from the rows of a sweep; called like a replay."""
@@ -183,7 +224,7 @@ class MissCurve:
 def read_miss_curve(
     path: str | Path, policy: str, context: float, top_k: int, start: str = "staged"
 ) -> MissCurve:
-    """Misses from the rows of a sweep (csv, json, jsonl or parquet) in place of a replay.
+    """Misses from rows of a sweep (csv, json, jsonl or parquet) or facts, in place of a replay.
 
     The rate at a buffer is misses over accesses, summed over the rows of `policy`. Rows of one's
     own need `buffer` and `miss_rate` alone, one at every buffer. Of two starts that were swept,
@@ -194,8 +235,9 @@ def read_miss_curve(
     1), holds several traces, seeds or selections of one trace, or counts no tokens.
     """
     file, policy = Path(path), get_policy(policy).name
+    of_facts = file.suffix.lower() == ".parquet" and is_facts(file)
     try:
-        rows = read_rows(file)
+        rows = _counted_rows(file, start) if of_facts else read_rows(file)
     except TraceError as error:
         raise TraceError(f"cannot read the miss curve: {error}") from error
     counted = {"misses", "accesses", "steps"} <= set(rows.columns)
@@ -231,6 +273,14 @@ def read_miss_curve(
         context=context,
         top_k=top_k,
     )
+
+
+def _counted_rows(file: Path, start: str) -> pd.DataFrame:
+    """Return the rows of a facts file; the textbook LRU stands for the engine's."""
+    rows = read_facts(file, start).summed().rows
+    if "lru" not in set(rows["policy"]):
+        rows["policy"] = rows["policy"].replace(TEXTBOOK_LRU, "lru")
+    return rows
 
 
 def _rates_by_counts(file: Path, rows: pd.DataFrame) -> dict[int, float]:

@@ -59,7 +59,7 @@ class Scenario:
     step_times: str | None = None  # a table's path, "aiconfigurator" or "roofline"; None: shipped
     prompt: int = 32_768  # tokens
     output_len: int = 8192  # tokens
-    trace: OneTrace | None = None  # to replay; None: see demand.py
+    trace: OneTrace | None = None  # to replay, or its facts; None: see demand.py
     miss_curve: str | Path | None = None  # rows of a sweep, instead of a replay
 
     def __post_init__(self) -> None:
@@ -100,6 +100,7 @@ class Scenario:
         """
         from functools import cache
 
+        from hisparse_sim.simulator.mrc.counted import as_trace_or_facts
         from hisparse_sim.simulator.serving.demand import demand_beyond, demand_of
         from hisparse_sim.simulator.serving.missing import (
             LayerMisses,
@@ -111,7 +112,7 @@ class Scenario:
         from hisparse_sim.simulator.serving.prediction import Setting
         from hisparse_sim.simulator.serving.profiles import ProfileError
         from hisparse_sim.simulator.serving.step_source import steps_for
-        from hisparse_sim.traces import Trace, as_trace
+        from hisparse_sim.traces import Trace
         from hisparse_sim.traces.file.units import refuse_blocks
 
         model = load_model(self.model, self.profiles)
@@ -155,7 +156,7 @@ class Scenario:
             if self.trace is None:
                 trace, note = demand_of(model, context)
             else:
-                trace = as_trace(self.trace)
+                trace = as_trace_or_facts(self.trace)
                 refuse_blocks([trace], "serving models need")
                 note = (
                     f"misses from {trace.name} ({trace.metadata.model},"

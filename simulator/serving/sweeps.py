@@ -9,6 +9,12 @@ from pathlib import Path
 import numpy as np
 
 from hisparse_sim.policies import POLICIES, Policy
+from hisparse_sim.simulator.mrc.counted import (
+    FACTS_NOTE,
+    as_traces_or_facts,
+    counted_only,
+    sweep_counted,
+)
 from hisparse_sim.simulator.replay import sweeping
 from hisparse_sim.simulator.replay.kept import Kept
 from hisparse_sim.simulator.replay.replaying import default_buffers
@@ -25,7 +31,7 @@ from hisparse_sim.simulator.serving.latency import load_link
 from hisparse_sim.simulator.serving.memory import PAGE_TOKENS, check_buffer
 from hisparse_sim.simulator.serving.models import Model
 from hisparse_sim.simulator.serving.scenario import Scenario, deployment_of, several
-from hisparse_sim.traces import Trace, Traces, as_traces
+from hisparse_sim.traces import Trace, Traces
 
 DEFAULT_RATIO = 2  # the engine's
 CURVE_POLICIES = ("lru",)  # the engine's
@@ -69,7 +75,8 @@ def sweep(
     Parameters
     ----------
     traces
-        Paths or opened traces, one or several; None: the bundled sample.
+        Paths or opened traces, one or several; None: the bundled sample. Facts files (of `mrc`)
+        give the counted rows.
     policies
         Names, files named as `FILE.py:NAME`, or policies; None: all of the package.
     buffers
@@ -103,7 +110,10 @@ def sweep(
     Raises TraceError for a bad trace, one that does not fit a buffer, or one whose positions are
     not tokens if costs are asked for; ValueError for other bad arguments.
     """
-    of = as_traces(traces)
+    of = as_traces_or_facts(traces)
+    counted = counted_only(of)
+    if counted and link is not None:
+        raise ValueError("a `link` takes the misses of every step: give the trace, not its facts")
     sizes = sizes_of(of, buffers)
     wanted = several(ratios) or (DEFAULT_RATIO,) * (model is not None)
     chosen, notes = cost_model(of, model, profiles, needed=bool(wanted or link))
@@ -131,22 +141,36 @@ def sweep(
         )
         for size in sizes:
             check_buffer(chosen, size)
-    swept = sweeping.sweep(
-        of,
-        tuple(POLICIES) if policies is None else policies,
-        sizes,
-        start,
-        compare_min=compare_min,
-        per_layer=per_layer,
-        seed=seed,
-        requests=requests,
-        layers=layers,
-        steps=steps,
-        jobs=jobs,
-        executor=executor,
-        progress=progress,
-        keep=keep,
-    )
+    if counted:
+        swept = sweep_counted(
+            counted,
+            policies,
+            sizes,
+            start,
+            compare_min=compare_min,
+            per_layer=per_layer,
+            requests=requests,
+            layers=layers,
+            steps=steps,
+        )
+        notes = (*notes, FACTS_NOTE)
+    else:
+        swept = sweeping.sweep(
+            of,
+            tuple(POLICIES) if policies is None else policies,
+            sizes,
+            start,
+            compare_min=compare_min,
+            per_layer=per_layer,
+            seed=seed,
+            requests=requests,
+            layers=layers,
+            steps=steps,
+            jobs=jobs,
+            executor=executor,
+            progress=progress,
+            keep=keep,
+        )
     notes = (*page_notes(sizes), *notes)
     if not swept.finished:  # interrupted
         return replace(swept, notes=notes)

@@ -125,9 +125,11 @@ def locality_table(rows: pd.DataFrame, by: Sequence[str] = ("trace",)) -> pd.Dat
     return pd.DataFrame(lines)
 
 
-def show_locality(title: str, rows: pd.DataFrame, output: Path | None = None) -> None:
-    """Print a line per layer (mean over its requests) of one trace, and the means over all
-    layers."""
+def show_locality(
+    title: str, rows: pd.DataFrame, output: Path | None = None, below: str = ""
+) -> None:
+    """Print a line per layer (mean over its requests) of one trace, the means over all layers, and
+    what stands `below` them."""
     layers = locality_table(rows.sort_values("layer", kind="stable"), ["layer"])
     table = pd.concat([layers, locality_table(rows)], ignore_index=True)
     table["layer"] = [*map(str, layers["layer"]), "all"]
@@ -146,7 +148,7 @@ def show_locality(title: str, rows: pd.DataFrame, output: Path | None = None) ->
         },
         output,
         before=title + "\n",
-        after=_curves(rows),
+        after=_curves(rows) + f"\n{below}" * bool(below),
     )
 
 

@@ -5,9 +5,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from hisparse_sim.simulator.mrc.curves import REPLAY, MissCurves, engine_difference
+from hisparse_sim.simulator.mrc import BELADY, COMPULSORY, TEXTBOOK_LRU, mrc
+from hisparse_sim.simulator.mrc.curves import ENGINE_LRU, REPLAY, MissCurves, engine_difference
 from hisparse_sim.simulator.replay.metrics import origins
+from hisparse_sim.simulator.replay.replaying import MAX_BUFFER_SIZE
 from hisparse_sim.simulator.views.tables import print_table
+from hisparse_sim.traces import Trace
 
 _MOST_LINES = 12
 
@@ -69,3 +72,20 @@ def _notes(curves: MissCurves, first: pd.Series) -> str:
 
 def _percent(value: float) -> str:
     return "-" if pd.isna(value) else f"{100 * value:.2f}"
+
+
+def shares_of_misses(trace: Trace) -> str:
+    """Return what the misses of the engine's LRU are made of, at twice the top_k, in a sentence."""
+    size = 2 * trace.metadata.top_k
+    if size > MAX_BUFFER_SIZE:
+        return ""
+    curves = mrc(trace, (COMPULSORY, BELADY, TEXTBOOK_LRU, ENGINE_LRU), size, largest=size)
+    accesses = int(curves.lines["accesses"].sum())
+    first, least, textbook, engine = (
+        100 * int(curve.misses[:, -1].sum()) / max(1, accesses) for curve in curves.of.values()
+    )
+    return (
+        f"misses of LRU at {size:,} slots: {engine:.2f} % of accesses = {first:.2f} compulsory\n"
+        f"  + {least - first:.2f} capacity (MIN) + {textbook - least:.2f} textbook LRU over MIN"
+        f" {'-' if engine < textbook else '+'} {abs(engine - textbook):.2f} order in a step"
+    )

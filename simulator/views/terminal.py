@@ -57,6 +57,8 @@ def show_sweep(rows: pd.DataFrame, output: Path | None = None) -> None:
         "p95": ("p95", _count),
         "max": ("max", _count),
     }
+    if rows["p50"].isna().all():  # of facts
+        del columns["p50"], columns["p95"], columns["max"]
     if rows["excess_over_min"].notna().any():
         columns["excess_over_min"] = ("over MIN", _more)
     priced = "bytes_per_step" in rows
@@ -65,7 +67,7 @@ def show_sweep(rows: pd.DataFrame, output: Path | None = None) -> None:
     if "swap_in_us" in rows:
         columns["swap_in_us"] = ("swap-in us", lambda value: f"{value:,.1f}")
         if priced:  # to fit into 80 columns
-            del columns["p50"], columns["p95"]
+            columns.pop("p50", None), columns.pop("p95", None)
     apart = [name for name in columns if name != "excess_over_min"]
     shown = rows.drop_duplicates(["trace", *apart])
     traces = [f"{trace} ({kind})" for trace, kind in shown[["trace", "provenance"]].to_numpy()]

@@ -8,6 +8,8 @@ from typing import Any
 
 import pandas as pd
 
+from hisparse_sim.simulator.mrc.counted import as_traces_or_facts, counted_only, sweep_counted
+from hisparse_sim.simulator.mrc.facts import is_facts
 from hisparse_sim.simulator.replay.joining import FILE
 from hisparse_sim.simulator.replay.result_files import read_rows
 from hisparse_sim.traces import TraceError
@@ -36,6 +38,7 @@ _COMMAND = {
     "serve": ("seed", "trace", "trace_sha256"),
 }
 _MOST_COMMANDS = 100
+_OF_FACTS = (1, 1.5, 2, 3, 4, 6, 8)  # of top_k: buffers that a report shows of a facts file
 
 
 @dataclass(frozen=True)
@@ -93,7 +96,8 @@ def rows_of(results: Sequence[Result], kind: str) -> pd.DataFrame:
 
 
 def _read(path: Path) -> list[Result]:
-    rows = read_rows(path)
+    of_facts = path.suffix.lower() == ".parquet" and is_facts(path)
+    rows = _counted(path) if of_facts else read_rows(path)
     kind = next((kind for kind, names in _COLUMNS_OF.items() if names <= set(rows.columns)), None)
     if kind is None:
         raise TraceError(
@@ -109,9 +113,9 @@ def _read(path: Path) -> list[Result]:
         if (missing := rows[name].isna()).any():
             raise TraceError(f"{path}, row {missing.to_numpy().argmax() + 1}: {name} is missing")
     if kind in _TRACED:
-        if "provenance" not in rows:
-            rows["provenance"] = pd.NA
-        rows["provenance"] = rows["provenance"].astype("string").fillna("unknown")
+        left_out = [name for name in ("provenance", "layer", "start") if name not in rows]
+        rows = rows.assign(**dict.fromkeys(left_out, pd.array([None] * len(rows), "string")))
+        rows["provenance"] = rows["provenance"].fillna("unknown")
     told_apart = [
         name for name in ("parameters", "version", *_COMMAND.get(kind, ())) if name in rows
     ]
@@ -121,6 +125,17 @@ def _read(path: Path) -> list[Result]:
     if len(parts) > _MOST_COMMANDS:
         raise TraceError(f"{path} holds the rows of more than {_MOST_COMMANDS} commands; split it")
     return [Result(path, kind, part.reset_index(drop=True)) for part in parts]
+
+
+def _counted(path: Path) -> pd.DataFrame:
+    """Return the rows of a facts file at some sizes."""
+    traces = counted_only(as_traces_or_facts(path))
+    sizes = [curve.sizes.tolist() for trace in traces for curve in trace.curves.of.values()]
+    known = set(sizes[0]).intersection(*sizes)
+    top_k = max(trace.metadata.top_k for trace in traces)
+    shown = [int(times * top_k) for times in _OF_FACTS if times * top_k in known]
+    start = traces[0].curves.start
+    return sweep_counted(traces, None, shown or [min(known)], start, per_layer=True).rows
 
 
 def _nearly(columns: set[str]) -> str:
