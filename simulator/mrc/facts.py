@@ -166,8 +166,8 @@ def _read(paths: Iterable[str | os.PathLike[str]]) -> tuple[pd.DataFrame, _Parts
     if (rows["first_step"] < ends).any():
         row = rows[rows["first_step"] < ends].iloc[0]
         raise TraceError(
-            f"windows of request {row['request']!r}, layer {row['layer']} of {row['trace']} overlap:"
-            " merge facts that were counted with one window"
+            f"windows of request {row['request']!r}, layer {row['layer']} of {row['trace']} overlap"
+            ": merge facts that were counted with one window"
         )
     return rows.reset_index(drop=True), parts
 
