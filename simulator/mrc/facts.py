@@ -28,7 +28,7 @@ from hisparse_sim.traces.files import opened
 
 KEY = b"hisparse_facts"
 VERSION = 1
-WINDOW = 64  # steps, unless told otherwise
+WINDOW = 64  # steps, by default
 _SCHEMA = pa.schema(
     {
         "trace": pa.string(),
@@ -70,7 +70,7 @@ def is_facts(path: str | os.PathLike[str]) -> bool:
 def write_facts(curves: MissCurves, path: str | os.PathLike[str]) -> Path:
     """Write curves whose lines are single requests and layers, or windows of them.
 
-    Raises ValueError for others, TraceError if the file cannot be written.
+    Raises ValueError for other lines, TraceError if the file cannot be written.
     """
     if curves.lines[["request", "layer", "first_step"]].isna().any(axis=None):
         raise ValueError("facts are about single requests and layers: count them `per_layer`")
@@ -91,7 +91,7 @@ def write_facts(curves: MissCurves, path: str | os.PathLike[str]) -> Path:
 def merge_facts(paths: Sequence[str | os.PathLike[str]], out: str | os.PathLike[str]) -> Path:
     """Write the lines of several facts files to one.
 
-    Raises TraceError if a file is none, or windows of one (request, layer) overlap.
+    Raises TraceError for a file of another kind, or if windows of a (request, layer) overlap.
     """
     return _write(*_read(paths), out)
 
@@ -99,10 +99,10 @@ def merge_facts(paths: Sequence[str | os.PathLike[str]], out: str | os.PathLike[
 def read_facts(
     paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], start: str | None = None
 ) -> MissCurves:
-    """Return what facts files hold, as `mrc` returned it; of two starts, `start`.
+    """Return the curves of facts files, as `mrc` returned them; of two starts, those of `start`.
 
-    Raises TraceError if a file is none, or if lines have been counted for different starts, seeds
-    or policies.
+    Raises TraceError for a file of another kind, or if lines were counted for different starts,
+    seeds or policies.
     """
     paths = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     rows, parts = _read(paths)
@@ -157,7 +157,7 @@ def _read(paths: Iterable[str | os.PathLike[str]]) -> tuple[pd.DataFrame, _Parts
         frames.append(rows)
         parts |= known
     rows = pd.concat(frames, ignore_index=True)
-    # Of lines that are there twice the one that was counted further; a trace has its first name.
+    # Of duplicate lines, the one with more sizes is kept; a trace gets the first of its names.
     rows["trace"] = rows.groupby("trace_sha256")["trace"].transform("min")
     rows["most"] = rows["sizes"].map(len)
     rows = rows.sort_values([*_SORTED_BY, "most"], kind="stable")
@@ -209,7 +209,7 @@ def _check(rows: pd.DataFrame, parts: _Parts) -> None:
         raise ValueError("it has no rows, or values are missing")
     for sizes, misses in zip(rows["sizes"], rows["misses"], strict=True):
         if len(sizes) != len(misses) or not len(sizes) or (np.diff(sizes) <= 0).any():
-            raise ValueError("sizes and misses do not belong together")
+            raise ValueError("sizes and misses do not match")
     known = {(sha256, part.request, part.layer) for sha256, own in parts.items() for part in own}
     found = rows[["trace_sha256", "request", "layer"]].itertuples(index=False, name=None)
     if not set(found) <= known:

@@ -94,7 +94,7 @@ def curve(
     of = as_traces_or_facts(trace)
     counted = counted_only(of)
     if len(of) > 1:
-        raise ValueError(f"a curve is of one trace, and {of[0].path} was counted of {len(of)}")
+        raise ValueError(f"a curve is of one trace, and {of[0].path} holds facts of {len(of)}")
     if counted and link is not None:
         raise ValueError("a `link` takes the misses of every step: give the trace, not its facts")
     sizes = sizes_of(of, buffers)

@@ -156,8 +156,8 @@ def layer_misses(
 def _counted(
     trace: CountedTrace, policy: str, device_buffer_size: int, start: str, warm_up_steps: int
 ) -> LayerMisses:
-    """Misses from facts: the textbook's LRU stands for the engine's, and the spread is that of the
-    means of the windows, so it is smaller than that of steps."""
+    """Misses from facts: the textbook LRU stands for the engine's. The spread is that of the means
+    of windows, which is smaller than that of steps."""
     name = TEXTBOOK_LRU if policy == "lru" and "lru" not in trace.curves.of else policy
     if start != trace.curves.start or name not in trace.curves.of:
         raise TraceError(
@@ -279,7 +279,7 @@ def read_miss_curve(
 
 
 def _counted_rows(file: Path, start: str) -> pd.DataFrame:
-    """Return the rows of a facts file; the textbook's LRU stands for the engine's."""
+    """Return the rows of a facts file; the textbook LRU stands for the engine's."""
     rows = read_facts(file, start).summed().rows
     if "lru" not in set(rows["policy"]):
         rows["policy"] = rows["policy"].replace(TEXTBOOK_LRU, "lru")
