@@ -75,6 +75,27 @@ def _percent(value: float) -> str:
     return "-" if pd.isna(value) else f"{100 * value:.2f}"
 
 
+def show_sample(rows: pd.DataFrame, output: Path | None = None) -> None:
+    """Print what was estimated from a sample, at some sizes, with its intervals."""
+    sizes = np.array(sorted(rows["buffer"].unique()))
+    wanted = np.geomspace(sizes[0], sizes[-1], _MOST_LINES)
+    shown = {int(sizes[np.abs(sizes - each).argmin()]) for each in wanted}
+    table = rows[rows["buffer"].isin(shown)].sort_values(["buffer", "policy"], kind="stable")
+    print_table(
+        table[["buffer", "policy", "miss_rate", "low", "high"]],
+        {
+            "buffer": ("buffer", lambda value: f"{value:,.0f}"),
+            "policy": ("policy", str),
+            "miss_rate": ("miss %", _percent),
+            "low": ("from", _percent),
+            "high": ("to", _percent),
+        },
+        output,
+        before=f"Misses, % of accesses, estimated from a sample: {', '.join(origins(rows))}",
+        after="\nfrom, to: the whole trace lies between them with 95 % confidence",
+    )
+
+
 def shares_of_misses(trace: Trace) -> str:
     """Return what the misses of the engine's LRU are made of, at twice the top_k, in a sentence."""
     size = 2 * trace.metadata.top_k

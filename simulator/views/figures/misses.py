@@ -100,6 +100,7 @@ def miss_ratio(rows: pd.DataFrame, *, axes: "Axes | None" = None) -> "Axes":
     rows = rows.assign(method=rows.get("method", "replay"))
     sums = totals(rows, ["policy", "buffer", "method"]).sort_values("buffer", kind="stable")
     policies = list(dict.fromkeys(rows["policy"]))
+    banded = rows[rows["low"].notna()] if "low" in rows else rows[:0]
     with styled():
         axes = axes or new_axes(5.2, 3.4)
         look = looks(policies)
@@ -109,6 +110,11 @@ def miss_ratio(rows: pd.DataFrame, *, axes: "Axes | None" = None) -> "Axes":
             replayed = (line["method"] == "replay").to_numpy()
             between = not replayed.all() and replayed.any()
             points = between and policy == ENGINE_LRU and TEXTBOOK_LRU in policies
+            band = banded[banded["policy"] == policy].sort_values("buffer")
+            if len(band):
+                axes.fill_between(
+                    band["buffer"], 100 * band["low"], 100 * band["high"], color=colour, alpha=0.15
+                )
             note = "\n(replayed)" if points else "\n(line interpolated)" if between else ""
             axes.plot(
                 line["buffer"],
