@@ -18,7 +18,7 @@ from hisparse_sim.cli import cli
 from hisparse_sim.policies import Policy, Setup
 from hisparse_sim.policies.hook import LANES, copy, hook, split
 from hisparse_sim.policies.policy import Indices, Slots, Step
-from hisparse_sim.simulator.mrc import ONE_PASS, counting
+from hisparse_sim.simulator.mrc import counting
 from hisparse_sim.simulator.mrc.counting import page_of
 from hisparse_sim.simulator.mrc.curves import Curve, engine_difference, interpolated, joined
 from hisparse_sim.simulator.mrc.names import ONE_PASS

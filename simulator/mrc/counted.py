@@ -12,7 +12,6 @@ import numpy as np
 import pandas as pd
 
 from hisparse_sim.policies import ALIASES, Policy
-from hisparse_sim.simulator.mrc import BELADY, COMPULSORY
 from hisparse_sim.simulator.mrc.curves import MissCurves, joined
 from hisparse_sim.simulator.mrc.facts import is_facts, read_facts
 from hisparse_sim.simulator.mrc.names import BELADY, COMPULSORY

@@ -10,7 +10,6 @@ import numpy as np
 import pandas as pd
 
 from hisparse_sim.policies import ALIASES, Policy, get_policy
-from hisparse_sim.simulator.mrc import BELADY, ONE_PASS, TEXTBOOK_LRU
 from hisparse_sim.simulator.mrc.counted import (
     as_traces_or_facts,
     counted_only,

@@ -9,7 +9,6 @@ from pathlib import Path
 import pandas as pd
 
 from hisparse_sim.policies import Policy
-from hisparse_sim.simulator.mrc import TEXTBOOK_LRU
 from hisparse_sim.simulator.mrc.counted import (
     FACTS_NOTE,
     as_traces_or_facts,
