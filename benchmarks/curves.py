@@ -23,7 +23,8 @@ from machine import describe_machine, describe_versions
 from replay_speed import one_core, seconds, spread
 from textbook_lru import TEXTBOOK
 
-from hisparse_sim.simulator.mrc import ONE_PASS, budget, lru, mrc, optimum
+from hisparse_sim.simulator.mrc import budget, lru, mrc, optimum
+from hisparse_sim.simulator.mrc.names import ONE_PASS
 from hisparse_sim.simulator.mrc.curves import engine_difference
 from hisparse_sim.simulator.mrc.facts import write_facts
 from hisparse_sim.simulator.mrc.one_pass import part_curve

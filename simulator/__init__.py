@@ -1,4 +1,4 @@
-"""What would happen: traces replayed through policies, misses priced, deployments modelled.
+"""Replay of traces through policies, the cost of misses, and models of deployments.
 
 `replay`: the compiled loop, sweeps over policies and buffers, metrics, rolling curves.
 `mrc`: misses at every buffer size in one pass.

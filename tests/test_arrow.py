@@ -309,7 +309,7 @@ def test_convert_there_and_back(tmp_path: Path) -> None:
     assert run("trace", "convert", first, "-o", arrow).exit_code == 0
     assert run("trace", "convert", arrow, "-o", back).exit_code == 0
     assert content(arrow) == content(back) == content(first)
-    assert "is a trace already" in run("trace", "convert", first, "-o", arrow).output
+    assert "is an existing trace" in run("trace", "convert", first, "-o", arrow).output
     assert run("trace", "convert", first, "-o", arrow, "--force", "--lz4").exit_code == 0
     assert content(arrow) == content(first)
     assert run("trace", "validate", arrow).exit_code == 0

@@ -95,6 +95,19 @@ def test_nothing_is_written_if_no_request_is_good(fake: FakeServer, tmp_path: Pa
     assert len(fake.requests) == 3  # each may be good
 
 
+def test_a_request_that_is_wholly_bad_after_a_good_one(fake: FakeServer, tmp_path: Path) -> None:
+    """What looks like the server's setting is not, once a request was good."""
+
+    def spoil(prompt_len: int, array: np.ndarray) -> None:
+        array += 5_000 if prompt_len == 5 else 0
+
+    fake.spoil = spoil
+    path = tmp_path / "trace.parquet"
+    (warning,) = run(fake, path, concurrency=1)
+    assert "request 'b', layer 0, step 0 (row 0) lists 5" in warning
+    assert open_trace(path).requests == ("a", "c")
+
+
 def test_requests_that_end_at_once_are_left_out(fake: FakeServer, tmp_path: Path) -> None:
     def end(prompt_len: int, array: np.ndarray) -> None:
         fake.output = 1 if prompt_len == 9 else NEW_TOKENS  # for the request after a
@@ -152,6 +165,8 @@ def test_rows_without_any_position(fake: FakeServer, tmp_path: Path) -> None:
     [
         ({"spec_verify_ct": 3}, "comes from speculative decoding .*spec_verify_ct"),
         ({"completion_tokens": 4}, "not 4 x 12 rows x 3 layers x 4 positions but 14 rows"),
+        ({"completion_tokens": 10**30}, "counts 9 prompt and 10{30} output tokens for 9"),
+        ({"completion_tokens": -1}, "counts 9 prompt and -1 output tokens for 9"),
         ({"completion_tokens": True}, "counts 9 prompt and True output tokens for 9"),
         ({"prompt_tokens": "\x1b[2J"}, r"counts '\\x1b\[2J' prompt"),
     ],

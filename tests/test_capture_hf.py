@@ -15,8 +15,8 @@ transformers = pytest.importorskip(
 import tiny_models  # noqa: E402
 
 from hisparse_sim.cli import cli  # noqa: E402
-from hisparse_sim.traces import open_trace
-from hisparse_sim.traces.capture import models
+from hisparse_sim.traces import open_trace  # noqa: E402
+from hisparse_sim.traces.capture import models  # noqa: E402
 from hisparse_sim.traces.capture.texts import prepare, python_reference  # noqa: E402
 
 TEXT = "The quick brown fox jumps over the lazy dog. " * 12  # 540 tokens
@@ -149,7 +149,7 @@ def test_trains_saves_and_takes_an_indexer(llama: Path, tmp_path: Path) -> None:
             1,
             "do not fit into the 256 tokens",
         ),
-        (["--text", TEXT, "--prompts", __file__], 2, "by --text, --prompts or --longbench"),
+        (["--text", TEXT, "--prompts", __file__], 2, "by one of --text, --prompts and --longbench"),
         (["--save-indexer", "x"], 2, "--save-indexer belongs to --indexer train"),
         (["--text", TEXT, "--steps", "4", "--layer", "9"], 1, "there is no layer 9"),
         (["--text", TEXT, "--steps", "4", "--indexer", "no"], 1, "no does not exist: give `train`"),

@@ -97,8 +97,8 @@ def test_passing_faults_are_retried(fake: FakeServer, tmp_path: Path, fault: str
         ("cut", "failed 3 times; the last time"),
         ("refused", "answered /generate with 400"),
         ("physical", "SGLANG_DSA_FUSE_TOPK=0"),
-        ("wide", "check --layers and --top-k"),
-        ("narrow", "check --layers and --top-k"),
+        ("wide", "check `num_layers` and `top_k`"),
+        ("narrow", "check `num_layers` and `top_k`"),
         ("no flag", "--enable-return-indexer-topk"),
         ("null", "--enable-return-indexer-topk"),
         ("abort", "gave the request up: 'out of"),
@@ -317,7 +317,8 @@ def test_bad_configs(tmp_path: Path) -> None:
         read_config(tmp_path)
     about = {"num_hidden_layers": 2, "index_topk": 4}
     for text, reason in (
-        ("{", "not valid JSON"), ("[]", "no index_topk"), ('{"num_hidden_layers": 2}', "no index_topk"),
+        ("{", "not valid JSON"), ("[]", "no index_topk"),
+        ('{"num_hidden_layers": 2}', "no index_topk"),
         ('{"index_topk": 4}', "num_hidden_layers is None"),
         (json.dumps({**about, "index_topk": 1.5}), "index_topk is 1.5"),
         (json.dumps({**about, "index_topk_freq": 0}), "index_topk_freq is 0"),
@@ -345,7 +346,7 @@ def test_bad_arguments(tmp_path: Path) -> None:
         (PROMPTS, {"max_new_tokens": 1}, "at least 2"),
         (PROMPTS, {"concurrency": 0}, "at least 1"),
         (PROMPTS, {"max_new_tokens": 2**31 - 5}, "too many for a trace"),
-        ([Prompt("\udc80", (1,))], {}, "no text to call a request by"),
+        ([Prompt("\udc80", (1,))], {}, "not a usable name of a request"),
     ):
         with pytest.raises(TraceError, match=reason):
             capture(prompts, tmp_path / "trace.parquet", server, MODEL, **options)  # type: ignore[arg-type]

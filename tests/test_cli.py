@@ -207,7 +207,7 @@ def test_buffers_default_to_multiples_of_top_k(path: Path) -> None:
 
 
 def test_notes_go_to_stderr_and_quiet_ends_them(path: Path) -> None:
-    assert "no multiple of 64" in done("sweep", path, "--policy", "lru").stderr
+    assert "not a multiple of 64" in done("sweep", path, "--policy", "lru").stderr
     assert done("sweep", path, "--policy", "lru", "--quiet").stderr == ""
 
 

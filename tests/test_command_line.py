@@ -146,8 +146,8 @@ def test_a_mistyped_name_gets_a_suggestion(arguments: str, words: str) -> None:
         ("reproduce --trace {} --plot {}/all.jpg", "ends in .jpg; choose one of .png"),
         ("trace info {} -o {}/info.pq", "ends in .pq; choose one of .txt, .csv"),
         ("trace info {} --full --plot {}/info.gif", "ends in .gif; choose one of .png"),
-        ("trace sample {} -o {}/part.csv", "ends in .csv; choose .parquet"),
-        ("trace convert {} -o {}/part.json", "ends in .json; choose .parquet"),
+        ("trace sample {} -o {}/part.csv", "ends in .csv; choose one of .parquet, .arrow"),
+        ("trace convert {} -o {}/part.json", "ends in .json; choose one of .parquet, .arrow"),
         ("trace export {} -o {}/part.txt", "ends in .txt; choose one of .csv, .oraclegeneral"),
         ("report {} -o {}/page.pdf", "ends in .pdf; choose one of .html"),
         ("gpu replay {} -o {}/steps.csv", "ends in .csv; choose one of .json, .parquet"),
@@ -170,6 +170,7 @@ def test_an_unknown_suffix_is_refused(
         ("sweep {} --kernel native --batch 1", "--kernel and --batch belong to --link"),
         ("sweep {} --output-len 64", "--output-len belongs to --ratio"),
         ("sweep {} --host-gib 9 --link h200-pcie5", "--host-gib belongs to --ratio"),
+        ("sweep {} --hardware h20", "--hardware belongs to --ratio"),
         ("sweep {} --kv-dtype fp8", "--kv-dtype belongs to --ratio or --link"),
         ("curve {} --batch 8", "--batch belongs to --link"),
         ("curve {} --model glm-5.1", "--model belongs to --link"),
@@ -326,7 +327,7 @@ def completed(*words: str) -> list[str]:
 
 def test_the_shell_completes_names() -> None:
     assert completed("sw") == ["sweep"]
-    assert set(completed("sweep", "--policy", "")) == {*POLICIES, "min"}
+    assert set(completed("sweep", "--policy", "")) == {*POLICIES, "min", "textbook-lru"}  # the last for facts
     assert completed("sweep", "--policy", "lru,ar") == ["lru,arc"]
     assert completed("plan", "--policy", "b") == ["belady"]
     assert completed("plan", "--model", "glm") == ["glm-5.1", "glm-5.2"]

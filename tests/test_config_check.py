@@ -53,7 +53,7 @@ def test_engine_defaults_of_a_config() -> None:
         ('{"top_k": 4096, "device_buffer_size": 2048}', "2048 is below top_k"),
         ('{"device_buffer_size": 1024}', "below top_k"),
         ('{"top_k": 512}', "device_buffer_size 1024 is below top_k"),  # twice what was given
-        ('{"device_buffer_size": 4100}', "no multiple of the page"),
+        ('{"device_buffer_size": 4100}', "not a multiple of the page"),
         ('{"device_buffer_size": 32768}', "above 32767"),
         ('{"host_to_device_ratio": 0}', "must be at least 1"),
         ('{"swap_in_block_size": 2000}', "between 1 and 1024"),
@@ -172,7 +172,7 @@ def test_memory_is_checked_without_step_times() -> None:
     bare = replace(SETTING, steps=None, no_steps="nobody has measured it")
     findings = check_config('{"host_to_device_ratio": 8}', bare, AIM, made_up)
     assert findings[0].text.startswith("prefill headroom, at admission: about 9 of 32")
-    assert findings[-1].text == "tokens/s not known: nobody has measured it"
+    assert findings[-1].text == "tokens/s are not known: nobody has measured it"
 
 
 def plan(*arguments: str) -> tuple[int, str]:
@@ -198,7 +198,7 @@ def test_reported_launches_are_answered() -> None:
     assert (code, "output cut" in text) == (0, False)
     code, text = plan(*launch.split(), "--prompt", "8185", *limited)
     assert code == 1
-    assert "it is let in, and nothing is generated; the device pool of 8,192" in text
+    assert "it is admitted, and generates nothing; the device pool of 8,192" in text
 
 
 def test_a_machine_without_peak_rates(tmp_path: Path) -> None:
@@ -210,4 +210,4 @@ def test_a_machine_without_peak_rates(tmp_path: Path) -> None:
     )
     code, text = plan("--profiles", str(file), "--hardware", "mine", "--config", "{}")
     assert code == 0
-    assert "tokens/s not known: no step times for glm-5.1 on mine, and no roofline" in text
+    assert "tokens/s are not known: no step times for glm-5.1 on mine, and no roofline" in text

@@ -239,13 +239,13 @@ def test_cut_and_damaged_answers(tmp_path: Path) -> None:
         ('{"meta_info": {}}', "--enable-return-indexer-topk"),
         ('{"meta_info": 3}', "--enable-return-indexer-topk"),
         ('{"meta_info": {"indexer_topk": null}}', "--enable-return-indexer-topk"),
-        ('{"meta_info": {"indexer_topk": "AAAA"}}', "--prompt-len"),
+        ('{"meta_info": {"indexer_topk": "AAAA"}}', "`prompt_len`"),
     ):
         source.write_text(spoilt)
         assert reason in refused(tmp_path, source, "sglang", top_k=4)
     source.write_text(text)
-    assert "--layers and --top-k" in refused(tmp_path, source)
-    assert "check --layers" in refused(tmp_path, source, top_k=5, num_layers=2)
+    assert "`num_layers` and `top_k`" in refused(tmp_path, source)
+    assert "check `num_layers`" in refused(tmp_path, source, top_k=5, num_layers=2)
     assert "bytes" in refused(tmp_path, source, top_k=7)
     assert "none is a decode step" in refused(tmp_path, source, top_k=4, prompt_len=9, num_layers=2)
 
@@ -262,7 +262,7 @@ def test_hostile_arrays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     refused(tmp_path, source, prompt_len=3)
     np.save(source, logical(4, 2, 3, 5))
     whole = source.read_bytes()
-    assert "--prompt-len" in refused(tmp_path, source)
+    assert "`prompt_len`" in refused(tmp_path, source)
     assert "and the query stands at 1 (" in refused(tmp_path, source, prompt_len=1)
     source.write_bytes(whole[:-20])
     refused(tmp_path, source, prompt_len=5)
@@ -341,10 +341,10 @@ def test_spoilt_values_of_rows(tmp_path: Path) -> None:
 def test_unknown_files(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="unknown format 'x'; known are sglang, vllm"):
         convert(tmp_path / "a", tmp_path / "b", "x")
-    assert "--from" in refused(tmp_path, tmp_path / "what.bin")
+    assert "`form`" in refused(tmp_path, tmp_path / "what.bin")
     for form in IMPORTERS:
         refused(tmp_path, tmp_path / "absent.npy", form)
     source = tmp_path / "array.npy"
     np.save(source, logical(2, 1, 2, 3))
-    with pytest.raises(TraceError, match="--provenance"):
+    with pytest.raises(TraceError, match="`provenance`"):
         convert(source, tmp_path / "out.parquet", prompt_len=3)

@@ -68,7 +68,7 @@ def test_rows_that_begin_within_the_prompt(tmp_path: Path, start: int, where: st
     answer = counted(array, 20, 12)
     source = written(tmp_path / "v.json", answer)
     message = refused(tmp_path, source)
-    assert f"give --first-position {start} if it was asked with indexer_topk_prompt_st" in message
+    assert f"give `first_position` {start} if it was asked with indexer_topk_prompt_st" in message
     options = {"first_position": start} if where == "option" else {}
     if where != "option":
         said = answer if where == "answer" else answer["choices"][0]
@@ -88,7 +88,7 @@ def test_a_start_that_the_user_contradicts(tmp_path: Path) -> None:
     answer = counted(logical(26, 2, 8, 5), 20, 12, indexer_topk_prompt_start=5)
     source = written(tmp_path / "v.json", answer)
     message = refused(tmp_path, source, first_position=4)
-    assert "choice 0 has indexer_topk_prompt_start 5, not --first-position 4" in message
+    assert "choice 0 has indexer_topk_prompt_start 5, not `first_position` 4" in message
     convert(source, tmp_path / "out.parquet", first_position=5)
 
 
@@ -216,7 +216,7 @@ def test_rows_of_the_prompt_in_any_layer(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", array)
     message = refused(tmp_path, tmp_path / "a.npy", prompt_len=40)
     assert "begins with rows of the prompt" in message
-    assert "--first-position 0" in message
+    assert "`first_position` 0" in message
 
 
 @pytest.mark.parametrize("form", IMPORTERS)
@@ -258,7 +258,7 @@ def test_layers_and_top_k_that_fit_the_size_only(tmp_path: Path) -> None:
     doubts: list[str] = []
     convert(source, tmp_path / "o.parquet", num_layers=4, top_k=4, warn=doubts.append)
     assert "layer 0 never lists its newest token" in doubts[-1]
-    assert "(2 of 4 layers are so): check --layers and --top-k" in doubts[-1]
+    assert "(2 of 4 layers are so): check `num_layers` and `top_k`" in doubts[-1]
     doubts.clear()
     convert(source, tmp_path / "o.parquet", num_layers=2, top_k=8, warn=doubts.append)
     assert doubts == []

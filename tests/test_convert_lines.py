@@ -14,7 +14,7 @@ from hisparse_sim.cli import cli
 from hisparse_sim.traces import TraceError, open_trace
 from hisparse_sim.traces.importers.convert import convert
 
-PAGE = Path(__file__).parents[1] / "docs" / "get-a-trace.md"
+PAGE = Path(__file__).parents[1] / "docs" / "convert.md"
 
 
 def lines(
@@ -49,7 +49,7 @@ def test_lines_from_the_first_token_on_are_refused(tmp_path: Path, shift: int) -
     message = refused(tmp_path, source)
     assert "request 'a', layer 0 begins with rows of the prompt" in message
     assert "the query of the first token" in message
-    assert "give --prompt-len" in message
+    assert "give `prompt_len`" in message
 
 
 @pytest.mark.parametrize("shift", [0, -1])
@@ -74,7 +74,7 @@ def test_nothing_is_left_out_where_there_is_nothing(tmp_path: Path) -> None:
 def test_a_prompt_that_no_line_is_behind(tmp_path: Path) -> None:
     source = lines(tmp_path, with_newest(12, 40), 40)
     message = refused(tmp_path, source, prompt_len=1000)
-    assert "has no seq_len_current above --prompt-len 1000, so no row is a decode step" in message
+    assert "has no seq_len_current above `prompt_len` 1000, so no row is a decode step" in message
 
 
 def test_a_short_first_line_is_doubted(tmp_path: Path) -> None:
@@ -117,13 +117,13 @@ def test_a_newest_token_that_is_never_listed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("form", ["sglang", "vllm"])
 def test_answers_know_their_prompt(tmp_path: Path, form: str) -> None:
-    """A smaller --prompt-len would make rows of the prompt decode steps; a larger one cuts."""
+    """A smaller `prompt_len` would make rows of the prompt decode steps; a larger one cuts."""
     array = logical(9, 2, 3, 0)
     answer = sglang_answer(array, 5) if form == "sglang" else vllm_answer(array, 5)
     source = tmp_path / "answer.json"
     source.write_text(json.dumps(answer))
     message = refused(tmp_path, source, top_k=3, prompt_len=3)
-    assert "counts 5 tokens of its prompt, and with --prompt-len 3 the last 2 would" in message
+    assert "counts 5 tokens of its prompt, and with `prompt_len` 3 the last 2 would" in message
     convert(source, tmp_path / "out.parquet", top_k=3, prompt_len=7)
     check(tmp_path / "out.parquet", array, 7, 0)
     assert open_trace(tmp_path / "out.parquet").metadata.notes["prompt_rows_left_out"] == 14

@@ -43,8 +43,8 @@ def test_rows_of_the_prompt_are_no_decode_steps(
     """What a query within top_k lists tells where it stands; the remedy that is named works."""
     with pytest.raises(TraceError, match=why) as caught:
         converted(tmp_path, array)
-    assert f"give --first-position {query}, " in str(caught.value)
-    assert "--first-position 40 if row 0 is the first decode step" in str(caught.value)
+    assert f"give `first_position` {query}, " in str(caught.value)
+    assert "`first_position` 40 if row 0 is the first decode step" in str(caught.value)
     assert not (tmp_path / "out.parquet").exists()
     doubts, path = converted(tmp_path, array, first_position=query)
     assert doubts == []
@@ -63,11 +63,11 @@ def test_rows_that_may_be_the_prompt_s_are_doubted(tmp_path: Path) -> None:
     doubts, _ = converted(tmp_path, short)
     assert len(doubts) == 1
     assert "row 5 lists 3 positions, and a decode step could list 8" in doubts[0]
-    assert "--first-position" in doubts[0]
+    assert "`first_position`" in doubts[0]
     newest = np.arange(30)[:, None, None] + np.array([1, 4, 9, 20])
     doubts, _ = converted(tmp_path, newest)
     assert "the newest position of row 0 is 20, rising by 1 a row" in doubts[0]
-    assert "give --first-position 20 if" in doubts[0]
+    assert "give `first_position` 20 if" in doubts[0]
     assert converted(tmp_path, newest + 20)[0] == []  # the newest token itself
     assert converted(tmp_path, newest + 19)[0] == []  # counted without it
     assert converted(tmp_path, logical(12, 2, 8, 40))[0] == []

@@ -41,10 +41,10 @@ def rows(tmp_path: Path, *changes: dict[str, Any]) -> Path:
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"layers": [9]}, r"holds 2 layers, and --layer names 1 \(9\)"),
-        ({"layers": []}, "holds 2 layers, and --layer names 0"),
-        ({"layers": [9, 60, 61], "num_layers": 70}, r"--layer names 3 \(9, 60, 61\)"),
-        ({"num_layers": 70}, "holds 2 layers, and the model has 70: say by --layer"),
+        ({"layers": [9]}, r"holds 2 layers, and `layers` names 1 \(9\)"),
+        ({"layers": []}, "holds 2 layers, and `layers` names 0"),
+        ({"layers": [9, 60, 61], "num_layers": 70}, r"`layers` names 3 \(9, 60, 61\)"),
+        ({"num_layers": 70}, "holds 2 layers, and the model has 70: say by `layers`"),
     ],
 )
 def test_layers_of_the_file_and_named_ones_agree(
@@ -70,12 +70,12 @@ def test_layers_of_the_file_and_named_ones_agree(
         ({"layers": [1, 1]}, "names layer 1 twice"),
         ({"layers": [-1, 0]}, "is -1, expected a whole number from 0 to 32767"),
         ({"layers": [3, 70], "num_layers": 70}, "is 70, expected a whole number from 0 to 69"),
-        ({"top_k": 2**31}, "--top-k is 2147483648"),
-        ({"top_k": True}, "--top-k is True"),
-        ({"top_k": 2.0}, r"--top-k is 2\.0"),
-        ({"num_layers": 2**15 + 1}, "--layers is 32769"),
-        ({"prompt_len": 2**31}, "--prompt-len is 2147483648"),
-        ({"first_position": -1}, "--first-position is -1"),
+        ({"top_k": 2**31}, "`top_k` is 2147483648"),
+        ({"top_k": True}, "`top_k` is True"),
+        ({"top_k": 2.0}, r"`top_k` is 2\.0"),
+        ({"num_layers": 2**15 + 1}, "`num_layers` is 32769"),
+        ({"prompt_len": 2**31}, "`prompt_len` is 2147483648"),
+        ({"first_position": -1}, "`first_position` is -1"),
         ({"provenance": "heard"}, "unknown provenance 'heard'; known are"),
         ({"layer_types": ("full",)}, "1 layer_types"),
     ],
@@ -111,14 +111,14 @@ def test_layers_land_under_their_numbers(tmp_path: Path, two_layers: Path) -> No
 
 
 def test_command_line(tmp_path: Path, two_layers: Path) -> None:
-    """Repeated layers reach the check; an output that is the input is refused."""
+    """Repeated layers reach the check; an output that is no trace, or the input, is refused."""
     common = ["trace", "convert", str(two_layers), "--prompt-len", "9", "--provenance", "synthetic"]
     target = str(tmp_path / "out.parquet")
     for more, code, reason in (
         (["--layer", "1,1", "-o", target], 2, "names layer 1 twice"),
         (["--top-k", "2147483648", "-o", target], 2, "2147483648 is above 2147483647"),
         (["--layer", "9", "-o", target], 1, "holds 2 layers"),
-        (["-o", str(two_layers)], 1, "it is read for this"),
+        (["-o", str(two_layers)], 2, "ends in .npy"),
         (["--layer", "9,60", "--layers", "70", "-o", target], 0, "wrote"),
     ):
         result = CliRunner().invoke(cli, [*common, *more])
@@ -154,7 +154,7 @@ def test_only_minus_one_is_padding(tmp_path: Path) -> None:
         ([{"request_id": True}], {}, "request_id is True"),
         ([{"request_id": 1.0}], {}, "request_id is 1.0"),
         ([{"request_id": ""}], {}, "request_id is ''"),
-        ([{"request_id": "\udc80"}], {}, "no text to call a request by"),
+        ([{"request_id": "\udc80"}], {}, "not a usable name of a request"),
         (
             [{"request_id": 1}, {"request_id": "1"}],
             {},
@@ -168,7 +168,7 @@ def test_only_minus_one_is_padding(tmp_path: Path) -> None:
         ([{}, {}], {}, "step 0: the step has more than one row"),
         ([{}, {"step_idx": 2}], {}, "steps may have no gaps"),
         ([{"selected_token_pos": [30]}], {}, "position 30 is outside"),
-        ([{}], {"prompt_len": 20}, "has no seq_len_current above --prompt-len 20"),
+        ([{}], {"prompt_len": 20}, "has no seq_len_current above `prompt_len` 20"),
         ([{}], {"top_k": 1}, "lists 2 positions, but top_k is 1"),
     ],
 )
@@ -187,7 +187,7 @@ def test_options_without_meaning(tmp_path: Path) -> None:
     answers = [sglang_answer(logical(9, 2, 3, 0), 4, name) for name in ("a", "b", "a")]
     source = tmp_path / "answers.json"
     source.write_text(json.dumps(answers[:2]))
-    assert "holds 2 requests, and --request names one" in refused(
+    assert "holds 2 requests, and `request` names one" in refused(
         tmp_path, source, top_k=3, request="x"
     )
     source.write_text(json.dumps(answers))
@@ -198,7 +198,7 @@ def test_options_without_meaning(tmp_path: Path) -> None:
 
 
 def test_counted_tokens_must_fit_the_rows(tmp_path: Path) -> None:
-    """Also where --layers and --top-k are given: a cut can fall between two rows."""
+    """Also where `num_layers` and `top_k` are given: a cut can fall between two rows."""
     answer = sglang_answer(logical(9, 2, 3, 0), 4)
     answer["meta_info"]["completion_tokens"] += 1
     (tmp_path / "answer.json").write_text(json.dumps(answer))

@@ -195,11 +195,11 @@ def test_rows_that_are_missing(tmp_path: Path) -> None:
     size = "which is not 4 x 139 rows x 4 layers x 32 positions but"
     for rows, about, said in (
         (array[16:], {"cached_tokens": 16}, f"{size} 123 rows, as if they started at token 16, up "
-         "to which the prompt was cached: give --first-position 16"),
+         "to which the prompt was cached: give `first_position` 16"),
         (array[16:], {}, f"{size} 123 rows, as if they started at token 16 of the prompt: "),
         (array[:-5], {}, "unless the answer was cut"),
         (np.concatenate([array, array[:3]]), {}, f"{size} 142 rows"),
-        (array[:, :2], {}, f"{size} fits 2 layers of 32 or 4 layers of 16; check --layers"),
+        (array[:, :2], {}, f"{size} fits 2 layers of 32 or 4 layers of 16; check `num_layers`"),
         (array[:, :3], {}, f"{size} fits 3 layers of 32 or 4 layers of 24; check"),
     ):  # fmt: skip
         with pytest.raises(TraceError) as caught:

@@ -68,6 +68,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_commands_run_in_order(page: Path, folder: Path) -> None:
+    if page.name == "tutorial.md":
+        pytest.skip("tests/test_tutorial.py runs it, and reads what it prints")
+    printed = ""
     for command in commands(page):
         if why_not(command):
             continue
@@ -75,6 +78,11 @@ def test_commands_run_in_order(page: Path, folder: Path) -> None:
             pytest.skip("the rest of the page needs the extra [report]")
         result = CliRunner().invoke(cli, shlex.split(command))
         assert result.exit_code == 0, f"{command}: {result.output}"
+        printed += result.stdout
+    if page.name == "how-to-size.md":
+        figures = set(re.findall(r"\b\d{1,3}(?:,\d{3})+\b", page.read_text()))
+        assert len(figures) > 10
+        assert figures <= set(re.findall(r"[\d,]*\d", printed))
 
 
 @pytest.mark.parametrize(
@@ -141,6 +149,35 @@ def test_every_policy_is_described() -> None:
     page = (DOCS / "choose-a-policy.md").read_text()
     described = re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)
     assert sorted(described) == sorted(POLICIES)
+
+
+WRITTEN = [page for page in DOCS.glob("*.md") if page.name not in ("api.md", "cli.md")]
+
+
+@pytest.mark.parametrize("page", WRITTEN, ids=lambda page: page.name)
+def test_a_page_is_short_and_opens_with_its_point(page: Path) -> None:
+    """At most 1,200 words, and a long table comes behind a paragraph that says what it shows."""
+    text = page.read_text()
+    assert len(text.split()) <= 1200
+    for table in re.finditer(r"(?:^\|.*\n){15,}", text, re.MULTILINE):
+        before = re.sub(r"^[#|].*$", "", text[: table.start()], flags=re.MULTILINE)
+        assert len(before.split()) > 20, table[0][:80]
+
+
+def test_every_page_is_in_one_place_of_the_contents() -> None:
+    kinds = (ROOT / ".ci" / "mkdocs.yml").read_text().split("\nnav:\n")[1]
+    named = re.findall(r"[\w-]+\.md", kinds)
+    assert sorted(named) == sorted(page.name for page in DOCS.glob("*.md"))
+    assert re.findall(r"^  - ([\w-]+):", kinds, re.MULTILINE) == [
+        "Start", "Tutorial", "How-to", "Reference", "Explanation",
+    ]  # fmt: skip
+
+
+def test_the_glossary_has_each_term_once() -> None:
+    terms = re.findall(r"^\| (.+?) \|", (DOCS / "glossary.md").read_text(), re.MULTILINE)
+    terms = [term for term in terms if term != "term"]
+    assert len(terms) > 40
+    assert len(set(terms)) == len(terms)
 
 
 def test_nothing_is_said_to_be_on_an_index() -> None:

@@ -113,7 +113,7 @@ def test_tables_of_older_engines() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "batch"),
+    ("options", "requests"),
     [
         ("", 3),
         ("--engine sglang-0.5.17", 2),
@@ -122,13 +122,13 @@ def test_tables_of_older_engines() -> None:
         ("--keys-budgeted once --engine sglang-0.5.23", 3),
     ],
 )
-def test_engine_on_the_command_line(options: str, batch: int) -> None:
+def test_engine_on_the_command_line(options: str, requests: int) -> None:
     # 52,000 + 3,000 tokens: 164,096 hold 2 in whole pages, 177,408 hold 3.
     words = (
         "plan --model glm-5.2 --quiet --prompt 52000 --output-len 3000 --concurrency 64 --format"
     )
     result = CliRunner().invoke(cli, [*words.split(), "json", *options.split()])
-    assert json.loads(result.stdout)["baseline"]["batch"] == batch
+    assert json.loads(result.stdout)["baseline"]["requests"] == requests
 
 
 def test_an_unknown_engine() -> None:

@@ -27,7 +27,7 @@ def test_two_thousand_inputs() -> None:
     command = [sys.executable, str(FOLDER), "--count", str(count), "--seed", "1"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    lines = [line[24:].split() for line in done.stdout.splitlines()[1:]]
+    lines = [line[28:].split() for line in done.stdout.splitlines()[1:]]
     assert len(lines) == len(TARGETS)
     for inputs, refused, read, failures, _ in lines:
         assert int(inputs) == int(refused) + int(read) == count

@@ -113,7 +113,7 @@ def test_a_batch_is_dealt_round_robin(tmp_path):
         ["request-1"],
     ]
     assert {part.steps for part in parts} == {batch.steps}
-    with pytest.raises(ValueError, match="a batch of 3 cannot be dealt to 4 GPUs"):
+    with pytest.raises(ValueError, match="a batch of 3 cannot be distributed over 4 GPUs"):
         batch.dealt(0, 4)
 
 

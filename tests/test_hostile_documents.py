@@ -331,9 +331,9 @@ def test_bounds() -> None:
     }
     assert parse_json('{"a": [0.0, -1e308, null, true]}', "p") == {"a": [0.0, -1e308, None, True]}
     for text, reason in (
-        ('{"a": [1, {"b": 1e400}]}', "p: a[1].b holds inf, which is no finite number"),
-        ('{"a b": -Infinity}', "p: ['a b'] holds -inf, which is no finite number"),
-        ("NaN", "p holds nan, which is no finite number"),
+        ('{"a": [1, {"b": 1e400}]}', "p: a[1].b holds inf, which is not a finite number"),
+        ('{"a b": -Infinity}', "p: ['a b'] holds -inf, which is not a finite number"),
+        ("NaN", "p holds nan, which is not a finite number"),
         ('{"a": 9223372036854775809}', "p: a holds a number of more than 64 bits"),
         (
             "[" * 64 + "]" * 64 + "]",

@@ -109,7 +109,8 @@ def test_numbers_within_texts(names: tuple[str, ...], option: str) -> None:
 @pytest.mark.parametrize(
     "name",
     ["device_pool_gib", "host_gib", "host_memory_gib", "mem_fraction_static", "rate", "max_tpot_ms",
-     "range_ratio", "max_miss_rate", "prompt", "output_len", "max_running_requests", "requests"],
+     "max_ttft_s", "gpu_hour", "range_ratio", "max_miss_rate", "prompt", "output_len",
+     "max_running_requests", "requests"],
 )  # fmt: skip
 def test_functions(name: str, value: float) -> None:
     """The functions behind the commands refuse them, too."""
@@ -119,6 +120,7 @@ def test_functions(name: str, value: float) -> None:
         ("range_ratio", 1e-320),
     ):
         return  # these can be
-    call = hs.plan if name.startswith("max_") and name != "max_running_requests" else hs.serve
+    targets = ("max_tpot_ms", "max_ttft_s", "max_miss_rate", "gpu_hour")
+    call = hs.plan if name in targets else hs.serve
     with pytest.raises(ValueError, match=r"."):
         call(**{name: value})

@@ -116,7 +116,7 @@ TOKENIZE = {
     "negative": (once(body(b'{"tokens": [-1]}')), "without token ids"),
     "large id": (once(body(b'{"tokens": [4294967296]}')), "without token ids"),
     "digits": (once(body(b'{"tokens": [' + b"9" * 9000 + b"]}")), "more than 64 bits"),
-    "NaN": (once(body(b'{"tokens": [NaN]}')), "no finite number"),
+    "NaN": (once(body(b'{"tokens": [NaN]}')), "not a finite number"),
 }
 SAID = {
     "control": (once(b"HTTP/1.1 400 \x1b[2J\r\nContent-Length: 8\r\n\r\n\x1b[31m\nab"), "400"),

@@ -14,8 +14,8 @@ transformers = pytest.importorskip(
 
 import tiny_models  # noqa: E402
 
-from hisparse_sim.traces import TraceError, open_trace
-from hisparse_sim.traces.capture import huggingface, models
+from hisparse_sim.traces import TraceError, open_trace  # noqa: E402
+from hisparse_sim.traces.capture import huggingface, models  # noqa: E402
 from hisparse_sim.traces.capture.forward import Sampling  # noqa: E402
 from hisparse_sim.traces.capture.huggingface import Prompt, Settings, capture  # noqa: E402
 from hisparse_sim.traces.capture.oracle import AttentionOracle  # noqa: E402

@@ -14,8 +14,8 @@ transformers = pytest.importorskip(
 
 import tiny_models  # noqa: E402
 
-from hisparse_sim.traces import TraceError, open_trace
-from hisparse_sim.traces.capture import indexer
+from hisparse_sim.traces import TraceError, open_trace  # noqa: E402
+from hisparse_sim.traces.capture import indexer  # noqa: E402
 from hisparse_sim.traces.capture.huggingface import Prompt, Settings, capture  # noqa: E402
 from hisparse_sim.traces.capture.indexer import Indexers, LayerIndexer, Shape, TrainedIndexer  # noqa: E402
 from hisparse_sim.traces.capture.indexer_training import Quality, average, evaluate, learn, train  # noqa: E402

@@ -175,7 +175,7 @@ def test_fit_recovers_what_made_the_points():
 
 def test_fit_needs_two_item_sizes():
     rows = [row for row in synthetic_rows() if row["entry_bytes"] == 656]
-    with pytest.raises(ValueError, match="two item sizes"):
+    with pytest.raises(ValueError, match="two entry sizes"):
         fit_profile(rows, "x", "", "", 55.0)
 
 

@@ -18,6 +18,8 @@ import hisparse_sim as hs
 from hisparse_sim.cli import cli
 from hisparse_sim.policies import POLICIES, Policy
 from hisparse_sim.simulator.replay import sweeping
+from hisparse_sim.simulator.replay.kept import Kept
+from hisparse_sim.traces import TraceError
 
 SWEEP = ["--policy", "lru,random", "--buffer", "16", "--jobs", "1"]
 
@@ -144,6 +146,95 @@ def test_work_on_another_trace_or_by_another_program_is_not_taken(
     other = write(path, [drift(seed=5)], metadata())
     expected = hs.sweep(other, "lru", 16).rows
     pd.testing.assert_frame_equal(hs.sweep(other, "lru", 16, keep=keep).rows, expected)
+
+
+def test_kept_work_is_one_sweep_s_at_a_time(path: Path, tmp_path: Path) -> None:
+    """The second is told, at once, and takes nothing from the first."""
+    out, kept = tmp_path / "rows.csv", tmp_path / "rows.csv.partial"
+    with Kept(kept) as work:
+        hs.sweep(path, ["lru", "fifo"], 16, keep=work)
+        content = kept.read_bytes()
+        for words in (["sweep", *SWEEP], ["curve", "--buffer", "16"]):
+            second = run(words[0], path, *words[1:], "-o", out)
+            assert second.exit_code == 1
+            assert f"{kept} is in use: a sweep (process {os.getpid()} on " in second.stderr
+            assert "wait for it, or name another file" in second.stderr
+        with pytest.raises(TraceError, match="is in use"):
+            hs.sweep(path, "lru", 16, keep=kept)
+        assert kept.read_bytes() == content
+    assert run("sweep", path, *SWEEP, "-o", out).exit_code == 0
+    assert sorted(file.name for file in tmp_path.iterdir()) == [
+        "rows.csv",
+        "rows.csv.partial",  # of the first sweep, whose work on fifo nobody asked for again
+        "t.parquet",
+    ]
+
+
+def test_the_lock_of_a_process_that_was_killed_is_free(path: Path, tmp_path: Path) -> None:
+    code = """
+import os, signal, sys
+from hisparse_sim.simulator.replay.kept import Kept
+Kept(sys.argv[1])
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    kept, out = tmp_path / "rows.csv.partial", tmp_path / "rows.csv"
+    ended = subprocess.run([sys.executable, "-c", code, str(kept)], check=False)
+    assert ended.returncode == -signal.SIGKILL
+    assert (tmp_path / ".rows.csv.partial.lock").exists()
+    assert run("sweep", path, *SWEEP, "-o", out).exit_code == 0
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["rows.csv", "t.parquet"]
+
+
+def test_a_lock_is_taken_by_one_of_many(tmp_path: Path) -> None:
+    """Whoever opens and closes, and removes the lock: never two at once."""
+    code = """
+import sys, time
+from pathlib import Path
+from hisparse_sim.simulator.replay.kept import Kept
+from hisparse_sim.traces import TraceError
+path, inside = Path(sys.argv[1]), Path(sys.argv[2])
+end, held = time.monotonic() + 3, 0
+while time.monotonic() < end:
+    try:
+        with Kept(path):
+            inside.touch(exist_ok=False)
+            inside.unlink()
+            held += 1
+    except TraceError as error:
+        assert "is in use" in str(error), error
+print(held)
+"""
+    command = [sys.executable, "-c", code, str(tmp_path / "kept"), str(tmp_path / "inside")]
+    running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    for process in running:
+        told, _ = process.communicate(timeout=120)
+        assert process.returncode == 0
+        assert int(told) > 0
+
+
+def test_work_of_another_sweep_stays(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another sweep with the same output ends between an interrupt and its resumption."""
+    out, kept = tmp_path / "rows.csv", tmp_path / "rows.csv.partial"
+    interrupting = Interrupting(monkeypatch)
+    assert run("sweep", path, *SWEEP, "-o", out).exit_code == 130
+    other = run("sweep", path, *SWEEP, "--seed", "5", "-o", out)
+    assert other.exit_code == 0, other.output
+    assert f"{kept} still keeps the finished work of another sweep" in other.stderr
+    interrupting.ran.clear()
+    resumed = run("sweep", path, *SWEEP, "-o", out)
+    assert resumed.exit_code == 0, resumed.output
+    assert {layer for layer, _ in interrupting.ran} == {3}
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["rows.csv", "t.parquet"]
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_a_pipe_in_the_place_of_kept_work(path: Path, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "rows.csv.partial")
+    result = run("sweep", path, *SWEEP, "-o", tmp_path / "rows.csv")
+    assert result.exit_code == 1
+    assert "is a device or pipe" in result.stderr
 
 
 def test_a_damaged_line_counts_for_nothing(path: Path, tmp_path: Path) -> None:

@@ -115,6 +115,30 @@ def test_other_sources_have_another_folder(folder: Path) -> None:
     assert [loop.from_disk for loop in loops] == [0, 1, 0]
 
 
+def test_an_edit_in_another_file_is_seen(folder: Path, tmp_path: Path) -> None:
+    """Of a function that the loop calls, or that one calls."""
+    lower, upper = tmp_path / "lower_room.py", tmp_path / "upper_room.py"
+    program = (
+        "import sys; sys.path.insert(0, sys.argv[1]); from upper_room import loop;"
+        " print(loop(20), loop.from_disk)"
+    )
+    header = "from hisparse_sim.traces.machine_code import compiled, rule\n"
+    body = (
+        "@rule\ndef more(x):\n    return twice(x) + 1\n"
+        "@compiled\ndef loop(x):\n    return more(x)\n"
+    )
+    upper.write_text(header + "from lower_room import twice\n" + body)
+
+    def run(factor: int) -> str:
+        lower.write_text(header + f"@rule\ndef twice(x):\n    return x * {factor}\n")
+        done = subprocess.run(
+            [sys.executable, "-B", "-c", program, str(tmp_path)], capture_output=True, text=True
+        )
+        return done.stdout.strip() or done.stderr
+
+    assert [run(2), run(2), run(3), run(2)] == ["41 0", "41 1", "61 0", "41 1"]
+
+
 def test_a_loop_calls_rules_only(folder: Path) -> None:
     """A loop is an object that compiled code cannot call: what loops share is a rule."""
     root = Path(machine_code.__file__).parents[1]

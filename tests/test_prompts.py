@@ -48,8 +48,8 @@ def test_ids_are_given_or_the_number_of_the_line(tmp_path: Path) -> None:
     [
         (["x", "x"], "line 2 has the request 'x', which line 1 has too"),
         (["2", None], "line 2: request is None"),
-        ([2, {"id": 1}], "line 2: request is {'id': 1}, which is no text"),
-        (["x", ""], "line 2: request is '', which is no text"),
+        ([2, {"id": 1}], "line 2: request is {'id': 1}, which is not a usable name"),
+        (["x", ""], "line 2: request is '', which is not a usable name"),
         (["x", "\ud800"], "line 2: request is "),
         ([1, "1"], "line 2 has the request '1', which line 1 has too"),
     ],

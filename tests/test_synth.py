@@ -257,6 +257,6 @@ def fit_table() -> str:
 
 
 def test_the_documentation_shows_the_fit() -> None:
-    page = (Path(__file__).parent.parent / "docs" / "get-a-trace.md").read_text()
+    page = (Path(__file__).parent.parent / "docs" / "synthesize.md").read_text()
     shown = page.split("<!-- fit: begin -->\n")[1].split("\n<!-- fit: end -->")[0]
     assert shown == fit_table(), f"paste this between the marks:\n{fit_table()}"

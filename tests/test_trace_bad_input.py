@@ -183,7 +183,7 @@ def test_column_missing(tmp_path: Path, column: str) -> None:
         ("{}", "its metadata has version null, and this release reads version 1"),
         ('{"version": 2}', "its metadata has version 2"),
         ('{"version": true}', "its metadata has version true"),
-        ('{"version": 1}', "does not say where its positions come from: name it with `provenance`"),
+        ('{"version": 1}', "does not state the origin of its positions: give it with `provenance`"),
         ('{"version": 1, "provenance": "guessed"}', "expected one of dsa-serving, trained-indexer"),
         ('{"version": 1, "provenance": "synthetic", "top_k": 0}', "gives top_k as 0, expected a"),
         ('{"version": 1, "provenance": "synthetic", "top_k": 1e3}', "gives top_k as 1000.0"),
@@ -205,7 +205,7 @@ def test_metadata(tmp_path: Path, text: str, sentence: str) -> None:
 
 def test_without_metadata_a_provenance_is_needed(tmp_path: Path) -> None:
     path = write_table(tmp_path / "bare.parquet", table(GOOD), None)
-    assert "has no hisparse_trace metadata: say where its positions come from with `prov" in (
+    assert "has no hisparse_trace metadata: state the origin of its positions with `prov" in (
         refusal(path)
     )
     trace = open_trace(path, provenance="dsa-serving")
@@ -302,7 +302,11 @@ def test_optional_column_that_is_not_there(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "values", "sentence"),
     [
-        ("scores", [[0.5], [0.5], [0.5]], "step 1: the row has not as many scores as positions"),
+        (
+            "scores",
+            [[0.5], [0.5], [0.5]],
+            "step 1: the row does not have as many scores as positions",
+        ),
         ("scores", [[0.5], None, [0.5]], "step 1: scores is null"),
         ("next_positions", [[8], [10], [1]], "step 1: next_position 10 is outside [0, seq_len = "),
         ("next_positions", [[8], [None], [1]], "step 1: next_positions holds a null"),

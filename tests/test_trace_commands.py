@@ -194,7 +194,7 @@ def test_info_says_that_a_fit_is_not_this_file_s(tmp_path: Path) -> None:
     for path in (changed, cut):
         for full in ([], ["--full"]):
             shown = run("info", path, *full).stdout
-            assert "not for this file: its shape is not the one that was fitted" in shown
+            assert "not for this file: its shape differs from the fitted one" in shown
     assert "not for this file" not in run("info").stdout
 
 

@@ -174,21 +174,21 @@ def test_rows_that_were_written_keep_it(blocks: Path, tokens: Path, tmp_path: Pa
     """As a miss curve they are refused; a report shows their misses, and prices tokens only."""
     curve = tmp_path / "rows.csv"
     assert run("sweep", blocks, "--buffer", "16", "--quiet", "-o", curve).exit_code == 0
-    with pytest.raises(ValueError, match="counts blocks of 4 tokens, and serving models price"):
+    with pytest.raises(ValueError, match="counts blocks of 4 tokens, and serving models need"):
         read_miss_curve(curve, "lru", 100.0, 8)
     priced = tmp_path / "priced.csv"
     assert run("sweep", tokens, "--buffer", "16", "--link", "h200-pcie5", "--quiet", "-o",
                priced).exit_code == 0  # fmt: skip
     results = read_results([curve])
     said = " ".join(answer(results))
-    assert "Positions and slots are blocks of 4 tokens: what they cost is not computed." in said
+    assert "Positions and slots are blocks of 4 tokens: no cost is computed." in said
     assert "MB" not in said
     assert data.token_rows(results[0].rows).empty
     page = tmp_path / "report.html"
     pytest.importorskip("vl_convert")
     assert run("report", curve, "-o", page).exit_code == 0
     text = page.read_text()
-    assert "Positions are blocks of 4 tokens; bytes, time and memory are known" in text
+    assert "Positions are blocks of 4 tokens; bytes, time and memory are computed" in text
     assert 'id="swap-in"' not in text
     assert run("report", curve, priced, "-o", page).exit_code == 0
     text = page.read_text()

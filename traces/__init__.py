@@ -1,12 +1,12 @@
-"""What was selected: traces of top-k positions, read with every rule checked, made and described.
+"""Traces of top-k positions: read with every rule checked, made, and described.
 
 `file`: the trace file, read part by part, written, checked, cut, described.
-`capture`: traces of a running engine or of a Hugging Face model.
-`importers`: traces of what other tools saved.
-`synth`: synthetic traces.  `locality`: how local a trace is.
+`capture`: traces from a running engine or a Hugging Face model.
+`importers`: traces from what other tools saved.
+`synth`: synthetic traces.  `locality`: how local the accesses of a trace are.
 `commands`: the command line of these, and the options that all commands share.
 
-Names load their module when first used, so that the command line starts without pyarrow.
+Names load their module on first use, so that the command line starts without pyarrow.
 """
 
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""The demand of one (request, layer): what the reader hands out and the writer takes."""
+"""The demand of one (request, layer): what the reader returns and the writer takes."""
 
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -21,7 +21,7 @@ class Ragged(NamedTuple):
 class Demand:
     """The decode steps of one layer of one request, n rows, C-contiguous arrays.
 
-    What the reader returns keeps the rules of the trace file: steps without gaps, `seq_len`
+    What the reader returns follows the rules of the trace file: steps without gaps, `seq_len`
     at least 1 and never shrinking, positions distinct and in `[0, seq_len)`, no padding.
     """
 
@@ -31,9 +31,9 @@ class Demand:
     step: Ints  # [n]
     seq_len: Ints  # [n] tokens, the newest included
     offsets: Longs  # [n + 1]
-    positions: Ints  # [offsets[n]], demanded at once within a row, in the order of the row
+    positions: Ints  # [offsets[n]], selected together within a row, in the order of the row
     scores: NDArray[np.float16] | None = None  # [offsets[n]]
-    next_positions: Ragged | None = None  # ranked after the demanded ones, best first
+    next_positions: Ragged | None = None  # ranked below the selected ones, best first
 
     @property
     def rows(self) -> int:

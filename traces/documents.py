@@ -1,7 +1,7 @@
-"""TOML and JSON that a user gives (profiles, step times, a model's config), read within bounds.
+"""TOML and JSON from users (profiles, step times, the config of a model), read within bounds.
 
 Such documents are small and flat. Anything else (a device, a pipe, gigabytes, ten thousand levels,
-numbers that are none) ends in one sentence before it costs memory or reaches a formula.
+NaN) ends in one sentence before it costs memory or reaches a formula.
 """
 
 import json
@@ -20,7 +20,7 @@ MOST_BYTES = 1 << 20
 MOST_TOML_BYTES = 128 << 10  # Python code parses it: half a second, 70 MB at most
 MOST_DOTS = 100  # in a line; the memory that a dotted key takes grows with their square
 MOST_LEVELS = 64
-# What an amount can be, whatever it counts: products and quotients of a few stay finite numbers.
+# Range of an amount of any kind: products and quotients of a few stay finite.
 LEAST_AMOUNT, MOST_AMOUNT = 1e-9, 1e18  # above 0
 MOST_COUNT = 2**31 - 1  # of tokens, steps, requests
 _MOST_INTEGER = 2**63  # TOML's own bound
@@ -42,7 +42,7 @@ def parse_toml(text: str, place: str) -> dict[str, Any]:
 
     Raises TraceError, beginning with `place`.
     """
-    for number, line in enumerate(text.split("\n"), 1):  # a key stands in one line
+    for number, line in enumerate(text.split("\n"), 1):  # a key is on one line
         if line.count(".") > MOST_DOTS:
             raise TraceError(f"{place}, line {number} has more than {MOST_DOTS} dots")
     found: dict[str, Any] = _parsed(tomllib.loads, text, place, "TOML")
@@ -84,9 +84,9 @@ def _parsed(parse: Callable[[str], Any], text: str, place: str, language: str) -
 
 
 def _fault(value: Any, levels: int) -> str | None:
-    """Return where and what no document may hold, None if nothing is wrong."""
+    """Return what a document may not hold and where, None if nothing is wrong."""
     if isinstance(value, float) and not math.isfinite(value):
-        return f" holds {value}, which is no finite number"
+        return f" holds {value}, which is not a finite number"
     if isinstance(value, int) and abs(value) > _MOST_INTEGER:
         return _TOO_LARGE
     if not isinstance(value, dict | list):

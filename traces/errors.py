@@ -1,11 +1,11 @@
-"""The one exception of this room, and how to install what is missing."""
+"""The exception of this folder, and how to install what is missing."""
 
 
 class TraceError(ValueError):
-    """A file cannot be read as a trace, or written.
+    """A file that cannot be read as a trace, or written.
 
     The message is one sentence for the user: it names the file, the place in it (request, layer,
-    step) and, where there is one, the way out. The command line prints it and exits with 1.
+    step) and, if there is one, the remedy. The command line prints it and exits with 1.
     Whatever it quotes stays on its line, and moves or colours nothing in a terminal.
     """
 
@@ -23,5 +23,5 @@ def one_line(text: str) -> str:
 
 
 def install(extra: str) -> str:
-    """Return how to install an extra: from a clone, for the package is on no index yet."""
+    """Return how to install an extra: from a clone, since the package is on no index yet."""
     return f"pip install '.[{extra}]' in a clone of hisparse-sim"

@@ -1,4 +1,4 @@
-"""Reading files only, and writing one so that it is either complete or not there."""
+"""Reads regular files only, and writes files that are either complete or absent."""
 
 import os
 import secrets
@@ -23,9 +23,9 @@ _MAGICS = (b"PAR1", b"ARROW1")
 def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield a path to write to; it becomes `path` when the block ends without an exception.
 
-    The temporary file lies beside the target and keeps its suffix (writers choose a format by it).
-    On any exception, Ctrl-C included, it is removed and an existing target stays as it was. A
-    link is followed; a device or pipe (`/dev/stdout`) is written directly.
+    The temporary file is beside the target and keeps its suffix, by which writers choose the
+    format. On any exception, Ctrl-C included, it is removed and an existing target stays as it was.
+    A link is followed; a device or pipe (`/dev/stdout`) is written directly.
 
     Raises TraceError naming `path` if it cannot be written (an OSError inside the block counts).
     """
@@ -50,10 +50,10 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 @contextmanager
 def opened(path: str | os.PathLike[str], what: str = "file") -> Iterator[BufferedReader]:
-    """Open a file to read its bytes. `what` it should be is said where it is none.
+    """Open a file to read its bytes. `what`: what it should be, for messages.
 
-    A pipe is refused: files are looked into before they are read, and one that nobody writes to
-    would be waited for without end.
+    A pipe is refused: files are inspected before they are read, and a pipe without a writer would
+    block for ever.
 
     Raises TraceError naming `path` if it cannot be read (an OSError inside the block counts).
     """
@@ -73,9 +73,9 @@ def opened(path: str | os.PathLike[str], what: str = "file") -> Iterator[Buffere
 
 @contextmanager
 def reread(path: Path) -> Iterator[IO[bytes]]:
-    """Yield a file to write and to read again before it is done.
+    """Yield a file to write and to read again before it is finished.
 
-    What is no file, as a pipe, is written when all is there.
+    A pipe or device is written when all is complete.
     """
     directly = is_file(path)
     with path.open("w+b") if directly else TemporaryFile() as file:
@@ -106,10 +106,10 @@ def refuse_same(*outputs: str | os.PathLike[str] | None) -> None:
 
 
 def holds_trace(path: str | os.PathLike[str]) -> bool:
-    """Return whether a file is there that may be a trace: it begins as Parquet or Arrow files do,
-    which all traces are, or cannot be looked into."""
+    """Return whether a file exists that may be a trace: it begins as Parquet or Arrow files do, as
+    all traces, or cannot be read."""
     target = Path(path)
-    if not target.is_file():  # reading from a pipe would wait for somebody to write
+    if not target.is_file():  # reading from a pipe would wait for a writer
         return False
     try:
         with target.open("rb") as file:
@@ -119,7 +119,7 @@ def holds_trace(path: str | os.PathLike[str]) -> bool:
 
 
 def refuse_unwritable(path: str | os.PathLike[str]) -> None:
-    """Raise TraceError if `path` is seen not to be writable; long work asks before it starts."""
+    """Raise TraceError if `path` cannot be written; called before long work."""
     target = Path(path)
     if len(os.fsencode(target.name)) > _LONGEST_NAME_BYTES:
         raise TraceError(f"{path} cannot be written: its name is too long")
@@ -135,5 +135,5 @@ def refuse_unwritable(path: str | os.PathLike[str]) -> None:
 
 
 def is_file(target: Path) -> bool:
-    """Return whether what is written to `target` becomes a file: not so with a device or pipe."""
+    """Return whether `target` is or becomes a regular file, not a device or pipe."""
     return target.is_file() or not target.exists()

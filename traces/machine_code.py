@@ -20,6 +20,7 @@ from collections.abc import Callable
 from functools import cache, update_wrapper
 from hashlib import sha256
 from pathlib import Path
+from types import FunctionType
 from typing import Any, TypeVar, cast
 
 import llvmlite
@@ -106,16 +107,18 @@ class Loop:
 def _folder(function: Callable[..., Any], types: tuple[Any, ...]) -> Path | None:
     """Return the folder for a loop and argument types; None where there is none to write to."""
     base = machine_code_folder()
+    try:
+        sources = sorted(map(_digest_of, _files(function, set())))
+    except OSError:  # written into an interpreter
+        return None
     if base is None:
         return None
-    # Whole numbers in a closure are digests of the sources that a loop calls into.
-    cells = [cell.cell_contents for cell in function.__closure__ or ()]
     depends = [
         *_machine(),
         function.__module__,
         function.__qualname__,
-        _source(function.__code__.co_filename),
-        [value for value in cells if isinstance(value, int)],
+        sources,
+        [cell for cell in _cells(function) if isinstance(cell, int)],
         [str(each) for each in types],
     ]
     digest = sha256(json.dumps(depends).encode()).hexdigest()
@@ -135,8 +138,26 @@ def _machine() -> tuple[str, ...]:
     )
 
 
+def _files(function: Callable[..., Any], seen: set[Any]) -> set[str]:
+    """Return the files of a function and of all functions that it names: numba#1833, Numba itself
+    looks at the first alone."""
+    if function in seen or not isinstance(function, FunctionType):
+        return set()
+    seen.add(function)
+    names = (function.__globals__.get(name) for name in function.__code__.co_names)
+    found = {function.__code__.co_filename}
+    for each in (*names, *_cells(function)):
+        if isinstance(each, FunctionType):
+            found |= _files(each, seen)
+    return found
+
+
+def _cells(function: Callable[..., Any]) -> list[Any]:
+    return [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
+
+
 @cache
-def _source(file: str) -> str:
+def _digest_of(file: str) -> str:
     return sha256(Path(file).read_bytes()).hexdigest()
 
 

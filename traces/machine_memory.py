@@ -1,4 +1,4 @@
-"""What cannot fit into the machine's memory is refused: Linux ends a program without a word."""
+"""Refuses what cannot fit into memory, since Linux would end the program without a message."""
 
 import os
 
@@ -6,7 +6,7 @@ from hisparse_sim.traces.errors import TraceError
 
 
 def refuse_too_large(size_bytes: float, what: str) -> None:
-    """Raise TraceError if `what` takes `size_bytes` at the least, and the machine has less."""
+    """Raise TraceError if `what` takes at least `size_bytes` and the machine has less."""
     try:
         there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, OSError, ValueError):  # not known, as on Windows

@@ -1,4 +1,4 @@
-"""How results look in a notebook: what is the same in all rows said once, then the rows."""
+"""Results in a notebook: what is the same in all rows once, then the rows."""
 
 from collections.abc import Iterable
 from html import escape
@@ -13,7 +13,7 @@ MOST_ROWS = 20  # more are cut in the middle; the table itself has them all
 def shown(title: str, notes: Iterable[str] = (), rows: "pd.DataFrame | None" = None) -> str:
     """Return HTML: a title, a line per note, and the columns of `rows` that differ.
 
-    A column that holds one value becomes a note, one that holds none is left out.
+    A column with a single value becomes a note; an empty one is left out.
     """
     lines = [f"<b>{escape(title)}</b>", *(escape(note) for note in notes if note)]
     if rows is None or rows.empty:
@@ -29,7 +29,7 @@ def shown(title: str, notes: Iterable[str] = (), rows: "pd.DataFrame | None" = N
 
 
 def _value(value: Any) -> str:
-    """Return a value as a reader wants it: four digits that count."""
+    """Return a value for readers: four significant digits."""
     if not isinstance(value, float):
         return str(value)
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"

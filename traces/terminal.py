@@ -1,4 +1,4 @@
-"""What is said to a person: notes on stderr, names as text that any terminal can show."""
+"""Messages to users: notes on stderr, and names as text that any terminal can show."""
 
 import os
 import re
@@ -13,7 +13,7 @@ _CONTROL = re.compile(
 
 
 def note(text: str, quiet: bool) -> None:
-    """Say something beside the data, on stderr."""
+    """Write a note to stderr."""
     if not quiet:
         click.echo(escaped(text), err=True)
 
@@ -30,7 +30,7 @@ def escaped(text: str, lines: bool = False) -> str:
 
 
 def wrote(path: Path | None, quiet: bool) -> None:
-    """Say that a file was written; None is none."""
+    """Note that a file was written; None stands for none."""
     if path is not None:
         note(f"wrote {path}", quiet)
 

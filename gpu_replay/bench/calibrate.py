@@ -1,6 +1,6 @@
 """Fits the latency model of `simulator.latency` to measured points, and writes a link profile.
 
-The link comes from the copies that decide nothing, each kernel's figures then from its own points.
+The link is fitted to the copies without decisions, then each kernel to its own points.
 Both minimise the squared relative error.
 """
 
@@ -58,13 +58,15 @@ def _column(rows: Rows, name: str) -> Floats:
 
 
 def fit_link(rows: Rows) -> tuple[float, float]:
-    """ns of an item whatever its size, and GB/s beside that, from the copies without decisions.
+    """ns per KV entry whatever its size, and GB/s besides, from the copies without decisions.
 
-    Uses points whose copy takes long enough that a launch does not count: 2,048 items or more.
+    Uses points whose copy takes long enough that a launch does not count: 2,048 KV entries or more.
     """
     chosen = [r for r in rows if "gather_us" in r and r["batch"] * r["misses"] >= 2048]
     if len({row["entry_bytes"] for row in chosen}) < 2:
-        raise ValueError("fitting the link needs two item sizes with 2,048 items a step or more")
+        raise ValueError(
+            "fitting the link needs two entry sizes, each with 2,048 entries or more per step"
+        )
     items = _column(chosen, "batch") * _column(chosen, "misses") / 1e3
     bytes_ = items * _column(chosen, "entry_bytes")
     times = _column(chosen, "gather_us")

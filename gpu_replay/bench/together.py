@@ -1,8 +1,9 @@
-"""What swap-in costs when several GPUs of one host pull at once.
+"""The cost of swap-ins while several GPUs of one host read at once.
 
-One process for each GPU. Before every measurement all wait for each other, and those that take part
-replay the same number of graphs; the others stay idle. A GPU's rate is the median over its replays,
-the sum is that of the rates, and `overlap` says which share of the time all of them were at it.
+There is one process per GPU. Before every measurement all wait for each other, and those that take
+part replay the same number of graphs; the others stay idle. The rate of a GPU is the median over
+its replays, the sum is that of the rates, and `overlap` is the share of the time in which all were
+busy.
 """
 
 import itertools

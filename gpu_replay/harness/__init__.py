@@ -1,1 +1,1 @@
-"""What drives a kernel: memory pools, streams, timing, and the replay of a trace."""
+"""The harness of a kernel: memory pools, streams, timing, and the replay of a trace."""

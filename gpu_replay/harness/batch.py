@@ -42,18 +42,18 @@ class Batch:
 
     @property
     def widest_row(self) -> int:
-        """Most positions that a step demands."""
+        """Largest number of positions in a step."""
         return max(
             int(np.diff(c.offsets[: self.steps + 1]).max()) for layer in self.cells for c in layer
         )
 
     def dealt(self, rank: int, gpus: int) -> "Batch":
-        """The rows of one GPU when they are dealt round-robin: rank, rank + gpus, ...
+        """The rows of one GPU when they are distributed round-robin: rank, rank + gpus, ...
 
         Raises ValueError if there are fewer rows than GPUs.
         """
         if self.size < gpus:
-            raise ValueError(f"a batch of {self.size} cannot be dealt to {gpus} GPUs")
+            raise ValueError(f"a batch of {self.size} cannot be distributed over {gpus} GPUs")
         return replace(self, cells=tuple(layer[rank::gpus] for layer in self.cells))
 
     def seq_lens(self, layer: int) -> Ints:
@@ -62,7 +62,7 @@ class Batch:
         return np.ascontiguousarray(np.stack(lens, axis=1))
 
     def positions(self, layer: int, top_k: int) -> Ints:
-        """Demanded positions, int32 [steps, size, top_k], padded with -1 at the end of a row."""
+        """Selected positions, int32 [steps, size, top_k], padded with -1 at the end of a row."""
         table = np.full((self.steps, self.size, top_k), -1, np.int32)
         for column, cell in enumerate(self.cells[layer]):
             counts = np.diff(cell.offsets[: self.steps + 1])
@@ -116,7 +116,7 @@ def check_rows(kernel: Kernel, batch: Batch, buffer: int, top_k: int) -> None:
     widest = batch.widest_row
     if not widest <= top_k <= buffer <= 32767:
         raise ValueError(
-            f"a step demands up to {widest} positions: need {widest} <= top_k <= buffer <= 32767, "
+            f"a step has up to {widest} positions: need {widest} <= top_k <= buffer <= 32767, "
             f"got top_k {top_k} and buffer {buffer}"
         )
     if kernel.pads_rows:
@@ -130,5 +130,5 @@ def check_rows(kernel: Kernel, batch: Batch, buffer: int, top_k: int) -> None:
                 raise ValueError(
                     f"the {kernel.name} kernel reads top_k = {top_k} positions from every request "
                     f"longer than the buffer, but {cell.request}, layer {cell.layer}, step {step} "
-                    "demands fewer; use `kernel` native"
+                    "has fewer; use `kernel` native"
                 )

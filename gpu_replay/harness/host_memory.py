@@ -1,6 +1,6 @@
 """Host memory that GPUs read: pinned by one process, or shared and pinned by all of them.
 
-Also which NUMA node a GPU hangs on. Linux only.
+Also the NUMA node of a GPU. Linux only.
 """
 
 import mmap
@@ -29,7 +29,7 @@ def fill_random(memory: Any, device: str) -> None:
 def shared_file(size: int) -> Iterator[str]:
     """Anonymous memory of `size` bytes; yields the path by which other processes can map it.
 
-    Nothing with a name is left behind, however the processes end.
+    No named file is left behind, however the processes end.
     """
     descriptor = os.memfd_create("hisparse-host-pool")
     try:

@@ -1,4 +1,4 @@
-"""Memory as the engine lays it out: pools of items, and the tables that say what lies where.
+"""Memory in the layout of the engine: pools of KV entries, and the tables of their locations.
 
 Requests hold pages of 64 tokens, scattered over both pools. The tables are indexed by a request's
 slot in the table, not by its row in the batch.
@@ -19,7 +19,7 @@ def scattered_places(lengths: list[int], width: int, rng: np.random.Generator) -
     """Give every request whole pages of a pool, in random order.
 
     `lengths` are tokens per request; the result is int64 [requests, width], the place of every
-    token, and 0 behind a request's last page (never demanded).
+    token, and 0 behind the last page of a request (never accessed).
     """
     pages = [-(-length // PAGE) for length in lengths]
     shuffled = rng.permutation(sum(pages))
@@ -37,8 +37,8 @@ def scattered_places(lengths: list[int], width: int, rng: np.random.Generator) -
 class Pools:
     """Tensors that a swap-in works on, for `layers` layers and `requests` table rows."""
 
-    host: Any  # uint8 [layers][items, entry_bytes], pinned
-    device: Any  # uint8 [layers][items, entry_bytes]
+    host: Any  # uint8 [layers][entries, entry_bytes], pinned
+    device: Any  # uint8 [layers][entries, entry_bytes]
     host_locs: Any  # int64 [requests, context]: place of every position in the host pool
     locs: Any  # int32 [layers, requests, buffer + PAGE]: place of every slot in the device pool
     tokens: Any  # int32 [layers, requests, buffer + PAGE]: position held by every slot

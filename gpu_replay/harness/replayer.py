@@ -1,8 +1,9 @@
 """Replays a trace on a GPU as the engine decodes: one captured graph holds all layers of a step.
 
-What is emulated around the swap-in: the newest token's item is written into the reserved slot (or,
-in a short request, its own slot) before every step, and the host pool holds every token's item.
-What is not: attention, the copy of each new token to the host, and the rest of the model.
+Emulated around the swap-in: the KV entry of the newest token is written into the reserved slot (or,
+in a short request, into its own slot) before every step, and the host pool holds the KV entries of
+all tokens. Not emulated: attention, the copy of each new token to the host, and the rest of the
+model.
 """
 
 from typing import Any
@@ -29,9 +30,9 @@ class Replayer:
     kernel
         Which swap-in.
     batch
-        What is demanded.
+        The selected positions.
     buffer, top_k, entry_bytes
-        Slots per request; columns of the row table; bytes of an item.
+        Slots per request; columns of the row table; bytes of a KV entry.
     start
         `staged` or `direct`.
     padding
@@ -42,8 +43,8 @@ class Replayer:
     device
         `cuda`; `cpu` only with a kernel that runs there, which tests use.
 
-    Raises ValueError if the buffer is under a row's positions, or the kernel takes no short rows
-    and there are some.
+    Raises ValueError if the buffer is smaller than a row, or if there are short rows and the kernel
+    refuses them.
     """
 
     def __init__(
@@ -73,7 +74,7 @@ class Replayer:
         self.pools = make_pools(
             lengths, layers=batch.layers, buffer=buffer, entry_bytes=entry_bytes, device=device
         )
-        # Row b uses table row rows - 1 - b, so that mixing the two up cannot go unseen.
+        # Row b uses table row rows - 1 - b, so that a mix-up of the two is noticed.
         self._table_row = np.arange(rows)[::-1].copy()
         self.request = torch.from_numpy(self._table_row).to(device)
 
@@ -121,7 +122,8 @@ class Replayer:
     def _write_items(
         self, layer: int, row: int, positions: NDArray[Any], slot: int | None = None
     ) -> None:
-        """Put the items of `positions` where attention would have: slot p, or the slot given."""
+        """Put the KV entries of `positions` where attention would have: slot p, or the given
+        slot."""
         torch = import_torch()
         request = self._table_row[row]
         slots = positions if slot is None else np.full(len(positions), slot)
@@ -188,7 +190,7 @@ class Replayer:
         self.real.fill_(self.batch.size)
 
     def load_step(self, step: int) -> None:
-        """Put the demands of a step where the kernel reads them."""
+        """Put the selected positions of a step where the kernel reads them."""
         size = self.batch.size
         for layer in range(self.batch.layers):
             self.top_k_tokens[layer, :size].copy_(self._positions[layer][step])
@@ -205,7 +207,7 @@ class Replayer:
                 self.launch(layer)
 
     def expect_step(self, step: int) -> list[list[Outcome]]:
-        """What the simulator's rules decide in this step, per layer and row. Steps go in order."""
+        """The decisions of the simulator for this step, per layer and row. Steps go in order."""
         return [
             [
                 state.step(int(cell.seq_len[step]), cell.row(step))
@@ -227,7 +229,7 @@ class Replayer:
         count = self._plan_count[layer].cpu().numpy()
         source = self._plan_src[layer].cpu().numpy()
         target = self._plan_dst[layer].cpu().numpy()
-        held, origin = [], []  # places on the device that hold an item, and where it came from
+        held, origin = [], []  # locations on the device with an entry, and the origin of each
         for row, outcome in enumerate(expected):
             request, state = self._table_row[row], self.states[layer][row]
             cell = self.batch.cells[layer][row]
@@ -267,7 +269,7 @@ class Replayer:
             if bool(differs.any()):
                 first = int(differs.nonzero()[0])
                 raise Mismatch(
-                    f"{where}: bytes in the {name}: {int(differs.sum())} items differ, "
+                    f"{where}: bytes in the {name}: {int(differs.sum())} KV entries differ, "
                     f"first at place {int(held[first])} of the device pool"
                 )
 

@@ -27,12 +27,12 @@ from hisparse_sim.traces.file.units import refuse_blocks
 
 @dataclass(frozen=True, eq=False)
 class GpuReplay:
-    """What a replay on the GPU came to.
+    """The result of a replay on the GPU.
 
     `steps`: one row per step with `step`, `misses` (simulated, all rows and layers), `peak_misses`
     (of one request, mean over layers), `bytes`, `us` (measured, all layers; absent after a check)
-    and `gb_s`. On several GPUs `us` is that of the slowest, for whom the others wait, and
-    `fastest_us` that of the first to be done.
+    and `gb_s`. On several GPUs `us` is that of the slowest, for which the others wait, and
+    `fastest_us` that of the fastest.
     `parameters`: what was run. `checked`: whether every step was compared.
     """
 
@@ -82,9 +82,9 @@ def replay_trace(
     `together` is called before every timed step and waits for the others.
 
     Raises ValueError for sizes that do not fit, GpuError if something is missing, TraceError for a
-    trace that does not count tokens.
+    trace whose positions are not tokens.
     """
-    refuse_blocks([trace], "a replay on a GPU copies")
+    refuse_blocks([trace], "a replay on a GPU needs")
     require_gpu()
     chosen = get_kernel(kernel)
     demands = make_batch(trace, batch, layers, steps).dealt(*share)
@@ -111,12 +111,12 @@ def replay_trace(
 
 
 def replay_on_gpus(trace: Trace, kernel: str, devices: Sequence[int], **options: Any) -> GpuReplay:
-    """Replay a data-parallel batch, its rows dealt round-robin to one process for each device.
+    """Replay a data-parallel batch, its rows distributed round-robin over one process per device.
 
     All GPUs start every step together. `options` are those of `replay_trace`, and so are the
     errors; a batch with fewer rows than devices is a ValueError.
     """
-    refuse_blocks([trace], "a replay on a GPU copies")
+    refuse_blocks([trace], "a replay on a GPU needs")
     (parts,) = run_together(devices, _replay_share, trace, kernel, len(devices), options)
     return merge_replays(parts)
 
@@ -131,7 +131,7 @@ def _replay_share(
 
 
 def merge_replays(parts: Sequence[GpuReplay]) -> GpuReplay:
-    """The replay of a whole batch from its parts, which were dealt round-robin."""
+    """The replay of a whole batch from its parts, which were distributed round-robin."""
     first = parts[0]
     size = sum(part.misses.shape[2] for part in parts)
     misses = np.empty((*first.misses.shape[:2], size), np.int32)
@@ -147,7 +147,7 @@ def merge_replays(parts: Sequence[GpuReplay]) -> GpuReplay:
 
 
 def _simulate(batch: Batch, buffer: int, start: str) -> dict[int, PartReplay]:
-    """The simulator's verdict on every demand of the batch, by identity of the demand."""
+    """The result of the simulator for every demand of the batch, by identity of the demand."""
     distinct = {id(cell): cell for layer in batch.cells for cell in layer}
     return {
         key: replay_part(cell, "lru", buffer, start, victims=True) for key, cell in distinct.items()
@@ -187,7 +187,7 @@ def _check_steps(replayer: Replayer, simulated: dict[int, PartReplay]) -> None:
 
 
 def _time_steps(replayer: Replayer, together: Callable[[], None] | None) -> NDArray[np.float64]:
-    """Microseconds of every step's graph, without what timing it costs."""
+    """Microseconds of the graph of every step, without the cost of timing."""
     torch = require_gpu()
     overhead = timer_us()
     events = []

@@ -12,7 +12,7 @@ from typing import Any
 
 from hisparse_sim.gpu_replay.kernels.build import GpuError, require_gpu
 
-PATIENCE_S = 600.0  # longest wait for the others, who may be compiling or filling memory
+PATIENCE_S = 600.0  # longest wait for the others, which may be compiling or filling memory
 LEAD_NS = 1_000_000  # from the last arrival to the common start: all have woken up by then
 
 Task = Callable[..., Iterator[Any]]
@@ -28,7 +28,7 @@ class Member:
     start_ns: Any  # shared; host clock of the next common start
 
     def together(self) -> None:
-        """Wait for all members and go on at the same moment, within some microseconds."""
+        """Wait for all members and resume at the same time, within some microseconds."""
         self.barrier.wait(PATIENCE_S)
         start: int = self.start_ns.value
         while time.perf_counter_ns() < start:  # one clock for all processes of a host
@@ -36,7 +36,7 @@ class Member:
 
 
 def choose_devices(gpus: int, present: int, oversubscribe: bool = False) -> list[int]:
-    """The device of every process: one each, or dealt round-robin with `oversubscribe`.
+    """The device of every process: one each, or assigned round-robin with `oversubscribe`.
 
     Raises ValueError if gpus is below 1, GpuError if there are too few devices.
     """

@@ -1,7 +1,7 @@
 """The engine's LRU, one step at a time: what the slots of one (request, layer) must hold.
 
-The GPU's state is compared with this after every step. It says in numpy what the simulator's
-compiled loop says in a different way, and the two are compared with each other as well.
+The state of the GPU is compared with this after every step. It is a NumPy version of the rules that
+the compiled loop of the simulator implements in another way; the two are compared as well.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ Ints = NDArray[np.int32]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one step decided."""
+    """The decisions of one step."""
 
     slots: Ints  # [positions of the row] slot of each; `buffer` for the newest token
     missed: Ints  # [misses] positions, in the order of the row
@@ -51,7 +51,7 @@ class SlotState:
         self._demanded = np.zeros(max(context, buffer) + 1, np.bool_)  # last: for empty slots
 
     def step(self, seq_len: int, row: Ints) -> Outcome:
-        """Demand the positions of `row` at once, in a request of `seq_len` tokens."""
+        """Access the positions of `row` at once, in a request of `seq_len` tokens."""
         nothing = np.empty(0, np.int32)
         if seq_len <= self.buffer:  # rule 1
             return Outcome(row.copy(), nothing, nothing)

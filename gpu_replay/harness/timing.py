@@ -1,8 +1,8 @@
-"""Timing on the GPU: graph replays between two events, contenders taking turns.
+"""Timing on the GPU: graph replays between two events, with the contenders in turn.
 
 A figure is the median of many replays; every sample is kept. The stream is kept busy while the host
-queues what is timed, so that no host time is in it. What two events around a graph cost by
-themselves is measured in the same way and taken off.
+queues the timed work, so that it includes no host time. The cost of the two events themselves is
+measured in the same way and subtracted.
 """
 
 from collections.abc import Callable, Mapping
@@ -31,7 +31,7 @@ def _stream() -> int:
 def capture(launches: Callable[[], None]) -> Any:
     """Capture what `launches` puts on the current stream into a CUDA graph.
 
-    Everything it calls must have been called once before, so that nothing is loaded meanwhile.
+    Everything it calls must have been called once before, so that nothing is loaded during capture.
     """
     torch = require_gpu()
     torch.cuda.synchronize()

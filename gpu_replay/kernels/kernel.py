@@ -1,4 +1,4 @@
-"""What a swap-in kernel is, and the checks that all share."""
+"""A swap-in kernel, and checks that all share."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,12 +18,12 @@ class Kernel:
     swap_in
         Takes the arguments of the engine's `load_cache_to_device_buffer_mla`.
     copy_planned
-        Takes those of `copy_cache_planned_mla`: moves the items of a recorded plan.
+        Takes those of `copy_cache_planned_mla`: moves the KV entries of a recorded plan.
     prepare
         `prepare(top_k, buffer, entry_bytes)` builds and loads what those calls will need, so that
         they may be captured into a CUDA graph.
     pads_rows
-        Whether a request longer than the buffer may demand fewer than top_k positions.
+        Whether a request longer than the buffer may select fewer than top_k positions.
     """
 
     name: str

@@ -15,7 +15,7 @@ struct Planned {
   int32_t batch, blocks, skip_io;
 };
 
-// Moves the items of a recorded plan: no state, no decisions. The misses of all requests are one
+// Moves the entries of a recorded plan: no state, no decisions. The misses of all requests are one
 // list, dealt out in 16-byte pieces over the grid.
 __global__ void __launch_bounds__(kThreads, 1) planned_kernel(const Planned a) {
   __shared__ int end[kThreads];  // misses up to and including every request of the window
@@ -35,7 +35,7 @@ __global__ void __launch_bounds__(kThreads, 1) planned_kernel(const Planned a) {
                 [&](int piece, const char** from, char** to) {
                   const int item = piece / kChunks;
                   const int at = (piece - item * kChunks) * 16;
-                  int low = 0;  // first request whose end lies behind the item
+                  int low = 0;  // first request whose end lies behind the entry
                   for (int high = rows - 1; low < high;) {
                     const int middle = (low + high) / 2;
                     if (end[middle] > item) high = middle; else low = middle + 1;

@@ -69,7 +69,7 @@ def load_cache_to_device_buffer_mla(
     *,
     cluster: int | None = None,
 ) -> None:
-    """One decode step of one layer: decide hits, misses and victims, and fetch what was missed.
+    """One decode step of one layer: decide hits, misses and victims, and fetch the misses.
 
     Runs on the current stream and may be captured into a CUDA graph after one call with the same
     sizes. The arguments up to `skip_io` are those of SGLang's function of this name; `page_size`
@@ -79,17 +79,17 @@ def load_cache_to_device_buffer_mla(
     Parameters
     ----------
     top_k_tokens
-        int32 [batch, num_top_k]; demanded positions, -1 is padding.
+        int32 [batch, num_top_k]; selected positions, -1 is padding.
     device_buffer_tokens, device_buffer_locs
         int32 [requests, hot_buffer_size + 64]; position held by every slot (-1: empty; updated)
-        and the item of `device_buffer` that the slot is. Slot `hot_buffer_size` is the newest
+        and the entry of `device_buffer` that is the slot. Slot `hot_buffer_size` is the newest
         token's.
     host_cache_locs
-        int64 [requests, context]; item of `host_cache` for every position.
+        int64 [requests, context]; entry of `host_cache` for every position.
     host_cache, device_buffer
-        Pinned host memory and device memory: items of `item_size_bytes`, a multiple of 16.
+        Pinned host memory and device memory: KV entries of `item_size_bytes`, a multiple of 16.
     top_k_device_locs
-        int32 [batch, num_top_k]; written: item of `device_buffer` for every demanded position.
+        int32 [batch, num_top_k]; written: entry of `device_buffer` for every selected position.
     req_pool_indices, seq_lens
         int32 or int64 [batch]; row of the request in the tables; its tokens, the newest included.
     lru_slots
@@ -99,7 +99,7 @@ def load_cache_to_device_buffer_mla(
     miss_src, miss_dst, miss_count
         int64 and int32 [batch, >= num_top_k], int32 [batch]; if given, the plan is recorded there.
     skip_io
-        Decide everything and move no bytes: a probe for timing.
+        Decide everything and move no bytes, for timing.
     cluster
         Thread blocks for each request, a power of two up to 8; chosen from the batch if not given.
 
@@ -170,7 +170,7 @@ def copy_cache_planned_mla(
     is_dsv4_layout: bool = False,
     skip_io: bool = False,
 ) -> None:
-    """Move the items of a recorded plan for another layer: no decisions, no state.
+    """Move the KV entries of a recorded plan for another layer, without decisions or state.
 
     The plan's tensors are those that `load_cache_to_device_buffer_mla` recorded; the arguments are
     those of SGLang's function of this name. `block_size` changes nothing here.
@@ -178,7 +178,7 @@ def copy_cache_planned_mla(
     torch = require_gpu()
     if is_dsv4_layout:
         raise ValueError(
-            "the native kernel copies linear items, not the paged layout of DeepSeek-V4"
+            "the native kernel copies linear KV entries, not the paged layout of DeepSeek-V4"
         )
     batch = int(miss_count.shape[0])
     _check_plan(miss_src, miss_dst, miss_count, batch, 1)

@@ -47,7 +47,8 @@ def check_sizes(top_k: int, buffer: int, entry_bytes: int) -> None:
         )
     if entry_bytes < 16 or entry_bytes % 16:
         raise ValueError(
-            f"the native kernel moves items in 16-byte pieces; {entry_bytes} bytes do not divide"
+            f"the native kernel moves KV entries in 16-byte pieces; {entry_bytes} is not a "
+            "multiple of 16"
         )
 
 

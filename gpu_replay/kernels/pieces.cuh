@@ -14,7 +14,7 @@ constexpr int kThreads = 1024;
 constexpr int kWarps = kThreads / 32;
 constexpr int kRow = (TOP_K + kThreads - 1) / kThreads;     // row entries of a thread
 constexpr int kSlots = (BUFFER + kThreads - 1) / kThreads;  // slots of a thread
-constexpr int kChunks = ENTRY_BYTES / 16;                    // 16-byte pieces of an item
+constexpr int kChunks = ENTRY_BYTES / 16;                    // 16-byte pieces of an entry
 
 constexpr int log2_ceil(int n) {
   int bits = 0;
@@ -24,13 +24,13 @@ constexpr int log2_ceil(int n) {
 constexpr int kBucketBits = log2_ceil(2 * TOP_K);
 constexpr int kBuckets = 1 << kBucketBits;  // of two entries: a quarter full at most
 
-static_assert(ENTRY_BYTES % 16 == 0, "items move in 16-byte pieces");
+static_assert(ENTRY_BYTES % 16 == 0, "entries move in 16-byte pieces");
 static_assert(TOP_K <= BUFFER && BUFFER <= 32767, "slot ids are int16");
 static_assert(kThreads % 32 == 0 && kThreads <= 1024, "");
 
 constexpr int16_t kMiss = -1;  // for a slot: not resident
 
-// The demanded positions. Nearly every one finds room in its own bucket, by one atomic, and nearly
+// The selected positions. Nearly every one finds room in its own bucket, by one atomic, and nearly
 // every look-up is one read of eight bytes; from a full bucket both go on to the next.
 struct Demanded {
   int2 position[kBuckets];    // -1 = free
@@ -51,7 +51,7 @@ struct Plan {
   };
   int32_t loc[BUFFER + 1];  // device place of every slot; the last is the newest token's
   uint32_t warp_sum[kWarps];
-  uint32_t hit[(BUFFER + 31) / 32];  // a bit for every slot: is its token demanded
+  uint32_t hit[(BUFFER + 31) / 32];  // a bit for every slot: is its token selected
 };
 
 __device__ __forceinline__ int bucket_of(int32_t position) {
@@ -64,8 +64,8 @@ __device__ __forceinline__ int64_t read_index(const void* values, int wide, int 
   return wide ? static_cast<const int64_t*>(values)[i] : static_cast<const int32_t*>(values)[i];
 }
 
-// Read-only and through L1: where an item does not start at a 32-byte sector, two warps share one,
-// and L1 keeps it from crossing the link twice (4 % of the time for items of 656 bytes).
+// Read-only and through L1: where an entry does not start at a 32-byte sector, two warps share one,
+// and L1 keeps it from crossing the link twice (4 % of the time for entries of 656 bytes).
 __device__ __forceinline__ uint4 read_host(const char* from) {
   uint4 v;
   asm volatile("ld.global.nc.v4.u32 {%0,%1,%2,%3}, [%4];"

@@ -230,7 +230,7 @@ def copy_cache_planned_mla(
 
 
 def _prepare(top_k: int, buffer: int, entry_bytes: int) -> None:
-    """Builds the plain swap-in; the engine's kernel takes the size of an item at run time."""
+    """Builds the plain swap-in; the engine's kernel takes the size of a KV entry at run time."""
     compile_sglang(top_k, buffer, DEFAULT_BLOCK_SIZE, False, False, _arch())
 
 

@@ -1,4 +1,4 @@
-// Swap-in of missed KV items from pinned host memory into the hot buffer of a decoder with sparse
+// Swap-in of missed KV entries from pinned host memory into the hot buffer of a decoder with sparse
 // attention, under the rules of docs/semantics.md.
 //
 // One thread-block cluster serves one request. Every block of the cluster plans the whole request
@@ -13,12 +13,12 @@
 
 // Arguments of the swap-in; strides in elements. Mirrored by native.py.
 struct SwapIn {
-  const int32_t* top_k;       // [batch, TOP_K] demanded positions, -1 = padding
+  const int32_t* top_k;       // [batch, TOP_K] selected positions, -1 = padding
   int32_t* tokens;            // [requests, BUFFER + page] position held by every slot, -1 = empty
   const int32_t* locs;        // [requests, BUFFER + page] device place of every slot
   const int64_t* host_locs;   // [requests, context] host place of every position
   int16_t* order;             // [requests, BUFFER] slots, next victim first
-  int32_t* out;               // [batch, TOP_K] device place of every demanded position
+  int32_t* out;               // [batch, TOP_K] device place of every selected position
   const void* request;        // [batch] row of the request in the tables above
   const void* seq_len;        // [batch] tokens, the newest included
   const int32_t* real;        // [1] rows of the batch that are not padding; null: all
@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(kThreads, 1) swap_in_kernel(const SwapIn a) {
   read_order(order, in_order);
   const int32_t newest_loc = tid == 0 ? locs[BUFFER] : 0;
 
-  // Rule 2 and the table of what is demanded.
+  // Rule 2 and the table of what is selected.
   Demanded& demanded = plan.demanded;
   int entry[kRow];  // bucket while pending; then the position's entry, if a slot may hold it
   uint32_t pending = 0;
@@ -128,7 +128,7 @@ __global__ void __launch_bounds__(kThreads, 1) swap_in_kernel(const SwapIn a) {
   if (tid == 0) plan.loc[BUFFER] = newest_loc;
   __syncthreads();
 
-  // Rule 3: which slots hold a demanded token. All of a thread's slots at once.
+  // Rule 3: which slots hold a selected token. All of a thread's slots at once.
   int at[kSlots];
   uint32_t found = 0;
 #pragma unroll

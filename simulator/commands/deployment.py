@@ -66,7 +66,7 @@ FORMER_MODES = {"oracle": "zero-cost"}
     callback=several(int),
     help="Ratios to try.  [default: 1 to 20]",
 )
-@click.option("--any-layout", is_flag=True, help="Try every layout, not --layout alone.")
+@click.option("--any-layout", is_flag=True, help="Try every layout, not only --layout.")
 @click.option(
     "--mode",
     type=RenamedChoice(["hisparse", "prefetch", "overlap", "zero-cost"], FORMER_MODES),
@@ -89,7 +89,7 @@ def plan(
 ) -> None:
     """Choose device_buffer_size and host_to_device_ratio, or check a configuration.
 
-    The best candidates are served as `serve` does; the table is of them.
+    The table shows the best candidates, simulated as by `serve`.
 
     \b
     hisparse-sim plan --prompt 32768 --output-len 8192 --concurrency 256
@@ -181,7 +181,8 @@ def _chosen(best: Mapping[str, Any], mode: str) -> dict[str, Any]:
     "concurrencies",
     multiple=True,
     callback=several(int),
-    help="Closed loop with so many requests over all instances; several values make a curve.  [default: 256]",
+    help="Closed loop with so many requests over all instances; several values make a curve.  "
+    "[default: 256]",
 )
 @load_options
 @target_options
@@ -226,8 +227,8 @@ def serve(
         say(served.notes, options["quiet"])
     if form == "table":
         before = (
-            f"{load_line(served.setting, served.aim)};"
-            f" B {options['buffer']:,}, ratio {options['ratio']}, {options['policy']}\n"
+            f"{load_line(served.setting, served.aim, instances=True)};"
+            f" B {options['buffer']:,}, ratio {options['ratio']}, {options['policy']}\n\n"
         )
         show_served(served.rows, before, served.setting, served.aim, served.notes, output)
     else:
@@ -237,7 +238,7 @@ def serve(
 
 
 @click.command()
-@trace_options("sample")
+@trace_options("synthetic, of each model")
 @policy_option
 @engine_option(None)
 @click.option(
@@ -263,19 +264,18 @@ def reproduce(
     hisparse-sim reproduce -o reproduced.csv --plot rates.svg
     """
     from hisparse_sim.simulator.serving import asking
-    from hisparse_sim.simulator.serving.missing import Origin
     from hisparse_sim.simulator.serving.published import published_rates
-    from hisparse_sim.simulator.serving.reproduce import throughput_curves
+    from hisparse_sim.simulator.serving.reproduce import origin_of, throughput_curves
     from hisparse_sim.simulator.views import figures
     from hisparse_sim.simulator.views.plan_view import show_reproduced
 
     form = output_form(form, output)
-    trace = one_trace(traces, provenance)
+    trace = one_trace(traces, provenance) if traces else None
     rows = asking.reproduce(trace, policy=policy, engine=engine, progress=announcer(quiet))
     if form == "table":
         show_reproduced(rows, output)
     else:
-        write(rows, Origin.of(trace), {"policy": policy, "engine": engine}, form, output)
+        write(rows, origin_of(trace), {"policy": policy, "engine": engine}, form, output)
     wrote(output, quiet)
     if plot:
         rates = throughput_curves(trace, policy)

@@ -47,8 +47,8 @@ if TYPE_CHECKING:
     type=Name(_policies, listed=True),
     multiple=True,
     callback=several(policy_name),
-    help="textbook-lru, belady and compulsory (no policy avoids these misses): all sizes; others are "
-    "replayed.  [default: textbook-lru, belady, lru]",
+    help="textbook-lru, belady and compulsory (misses that no policy avoids): all sizes; others"
+    " are replayed.  [default: textbook-lru, belady, lru]",
 )
 @click.option(
     "--buffer",
@@ -87,7 +87,7 @@ if TYPE_CHECKING:
 )
 @selection_options
 @provenance_option
-@click.option("--seed", type=Number(0, 2**63 - 1), default=0, help="For the policy random.")
+@click.option("--seed", type=Number(0, 2**63 - 1), default=0, help="Seed of the policy random.")
 @click.option("--jobs", type=Number(1), help="Threads.  [default: all cores]")
 @quiet_option
 @click.option(
@@ -120,7 +120,7 @@ def mrc(
     a step in its own way; it is replayed for comparison. See docs/miss-ratio-curves.md.
 
     A facts file holds the curves of every request, layer and window of steps. sweep, curve, plan,
-    report and mrc take it in place of the trace; of several, mrc makes one.
+    report and mrc take it in place of the trace; mrc joins several into one.
 
     \b
     hisparse-sim mrc
@@ -128,7 +128,7 @@ def mrc(
     hisparse-sim mrc trace.parquet --policy textbook-lru,fifo,clock --format csv
     hisparse-sim mrc trace.parquet -o facts.parquet
     """
-    from hisparse_sim.simulator.mrc import ONE_PASS
+    from hisparse_sim.simulator.mrc.names import ONE_PASS
     from hisparse_sim.simulator.mrc import mrc as count
     from hisparse_sim.simulator.mrc.counted import counted_only
     from hisparse_sim.simulator.mrc.facts import WINDOW, merge_facts, write_facts

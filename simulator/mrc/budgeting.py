@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from hisparse_sim.policies import Policy, get_policy
-from hisparse_sim.simulator.mrc import TEXTBOOK_LRU
+from hisparse_sim.simulator.mrc.names import TEXTBOOK_LRU
 from hisparse_sim.simulator.mrc.counting import mrc
 from hisparse_sim.simulator.mrc.curves import ENGINE_LRU
 from hisparse_sim.simulator.replay.replaying import replay_part

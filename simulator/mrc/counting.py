@@ -24,7 +24,7 @@ from hisparse_sim.simulator.mrc.curves import (
     covering,
     joined,
 )
-from hisparse_sim.simulator.mrc import BELADY, ONE_PASS, TEXTBOOK_LRU
+from hisparse_sim.simulator.mrc.names import BELADY, ONE_PASS, TEXTBOOK_LRU
 from hisparse_sim.simulator.mrc.one_pass import part_curves
 from hisparse_sim.simulator.replay.replaying import (
     MAX_BUFFER_SIZE,

@@ -1,25 +1,25 @@
 """The misses of the textbook LRU at every buffer size, in one pass over a (request, layer).
 
 A step finds its positions on the stack as it was before the step, then moves them to the top in the
-order of the row. A buffer of B slots holds the first B of the stack, so a demand with d positions
+order of the row. A buffer of B slots holds the first B of the stack, so an access with d positions
 above it hits in every buffer of more than d slots (Mattson et al. 1970, doi:10.1147/sj.92.0078,
 with a row in place of a single reference). What is peculiar here is where a buffer starts
 (docs/semantics.md):
 
-- It is filled in slot order. Below what was demanded since the start lie the positions under B
+- It is filled in slot order. Below what was accessed since the start lie the positions under B
   that are untouched, the highest first. Such a position x hits if no more positions of B and above
-  were demanded than untouched ones lie below x, which go first. More slots leave fewer positions
+  were accessed than untouched ones lie below x, which go first. More slots leave fewer positions
   outside: one number, the least B that hits, tells all.
 - A buffer larger than the request misses nothing, and starts with the row that outgrows it, however
-  often a position was demanded before. So a demand may hit below a size and again from a larger one
-  on. `Outgrown` follows these sizes; a request longer than all buffers has none.
+  often a position was accessed before. So an access may hit below a size and again from a larger
+  one on. `Outgrown` follows these sizes; a request longer than all buffers has none.
 
 Misses are added to arrays of changes, whose running sum is the number of misses by buffer size.
 
-How depths are found: demands get ascending times, and a bit per time says that its position was not
-demanded again. Most of a row was in the row before, where depths are places. For the others, bits
-are counted: of the words after their own, summed up once a step, and in their own. Times are given
-anew when they run out, so that memory grows with the positions and not with the steps.
+How depths are found: accesses get ascending times, and a bit per time says that its position was
+not accessed again. Most of a row was in the row before, where depths are places. For the others,
+bits are counted: of the words after their own, summed up once a step, and in their own. Times are
+given anew when they run out, so that memory grows with the positions and not with the steps.
 
 One file, since a step passes through all of it: every function moves the same arrays.
 """
@@ -42,17 +42,17 @@ class Stack(NamedTuple):
     """K: positions of the longest row, and a word more. Time 0 stands for never."""
 
     row: Longs  # [3] times of the row before: first, end; end of the times to be given
-    last: Positions  # [T] time at which a position was demanded last
-    held: Positions  # [C] position demanded at a time
-    top: Words  # [C / 64] bit: it was not demanded again; those of the row before are not yet set
+    last: Positions  # [T] time at which a position was accessed last
+    held: Positions  # [C] position accessed at a time
+    top: Words  # [C / 64] bit: it was not accessed again; those of the row before are not yet set
     above: Positions  # [C / 64] bits in later words, and the length of the row before
-    again: npt.NDArray[np.uint8]  # [K] scratch: this entry of the row before is demanded again
-    older: Positions  # [K] scratch: times of demands from before the row before
+    again: npt.NDArray[np.uint8]  # [K] scratch: this entry of the row before is accessed again
+    older: Positions  # [K] scratch: times of accesses from before the row before
     entered: Positions  # [K] scratch: the times that they have now
-    first: Positions  # [K] scratch: positions demanded for the first time
-    seen: Words  # [W] bit: a position, of those that a buffer may start with, was demanded
+    first: Positions  # [K] scratch: positions accessed for the first time
+    seen: Words  # [W] bit: a position, of those that a buffer may start with, was accessed
     seen_below: Longs  # [W + 1] such positions in the words before
-    seen_beyond: Longs  # [1] demanded positions that no buffer starts with
+    seen_beyond: Longs  # [1] accessed positions that no buffer starts with
 
 
 class Outgrown(NamedTuple):
@@ -60,10 +60,10 @@ class Outgrown(NamedTuple):
 
     least: int
     row: Indices  # [M] that outgrew the buffer
-    last_row: Indices  # [T] that demanded a position last; -1 for none
+    last_row: Indices  # [T] that accessed a position last; -1 for none
     kept: Indices  # [M] untouched positions are gone below this one
     gone: Indices  # [M] how many are
-    fetched: Indices  # [M] positions outside 0..B-1 that were demanded
+    fetched: Indices  # [M] positions outside 0..B-1 that were accessed
     misses: Indices  # [M + 1] scratch: untouched positions missed in a step; running sums
     outside: Indices  # [M + 1] scratch: the same for `fetched`
 
@@ -112,8 +112,8 @@ def count(
 ) -> None:
     """Add the misses of the rows from `begin` to `end`, of which all before were counted.
 
-    `compulsory` counts those that no policy avoids: positions demanded for the first time that the
-    buffer did not start with.
+    `compulsory` counts those that no policy avoids: positions accessed for the first time that were
+    not in the buffer at the start.
     """
     for now in range(begin, end):
         row = rows.positions[rows.offsets[now] : rows.offsets[now + 1]]
@@ -173,7 +173,7 @@ def _enter(stack: Stack, row: Positions, newest: np.uint32) -> tuple[int, int]:
 
 @hook
 def _count_row_before(stack: Stack, change: Longs) -> None:
-    """Count what the row before demanded too; of its entries the last has depth 0."""
+    """Count what the row before accessed too; of its entries the last has depth 0."""
     begin, length = stack.row[0], stack.row[1] - stack.row[0]
     for i in range(length):
         time = np.uint32(begin + i)
@@ -195,7 +195,7 @@ def _count_row_before(stack: Stack, change: Longs) -> None:
 def _count_older(
     stack: Stack, older: int, larger: int, seq_len: Indices, outgrown: Outgrown, change: Longs
 ) -> int:
-    """Count what rows before that demanded last; collect first demands and return their number."""
+    """Count what rows before that accessed last; collect first accesses and return their number."""
     one = np.uint64(1)
     firsts = np.uint32(0)
     for i in range(older):
@@ -268,7 +268,7 @@ def _count_first(
     change: Longs,
     compulsory: Longs,
 ) -> None:
-    """Count positions demanded for the first time: hits where they are still there from the
+    """Count positions accessed for the first time: hits where they are still there from the
     start."""
     one = np.uint64(1)
     total = 0

@@ -1,19 +1,19 @@
 """The misses of Belady's optimum at every buffer size, in one pass over a (request, layer).
 
-The optimum keeps what is demanded again soonest, so the buffers of all sizes can be chosen to
+The optimum keeps what is accessed again soonest, so the buffers of all sizes can be chosen to
 contain each other: level B of a stack holds what a buffer of B slots has and one of B - 1 has not
-(Mattson et al. 1970, doi:10.1147/sj.92.0078). A step demands a whole row S at once. Every buffer of
-B >= |S| slots keeps S and, of the others that it held, the B - |S| that are demanded soonest. Going
-down the stack, a pool collects the others; each level adds the one it held, unless that is in S,
-and takes the soonest from the pool. The pool holds as many positions as a buffer of that size
-misses, and its soonest demand only moves back: a demand before it never waits in the pool. So
-lists by step of demand do for a queue, and one pass takes a few operations a level.
+(Mattson et al. 1970, doi:10.1147/sj.92.0078). A step accesses a whole row S at once. Every buffer
+of B >= |S| slots keeps S and, of the others that it held, the B - |S| that are accessed soonest.
+Going down the stack, a pool collects the others; each level adds the one it held, unless that is in
+S, and takes the soonest from the pool. The pool holds as many positions as a buffer of that size
+misses, and its soonest access only moves back: an access before it never waits in the pool. So
+lists by step of access do for a queue, and one pass takes a few operations a level.
 
 Up to the longest row the order does not matter, as no buffer is smaller.
 
 A start that fills slot i with position i puts position B - 1 on level B. A buffer larger than the
 request needs no care: its level still holds the position that it started with, and whatever the
-request has demanded lies above. Ties between equal demands cannot change a count
+request has accessed lies above. Ties between equal accesses cannot change a count
 (policies/belady.py).
 """
 
@@ -33,7 +33,7 @@ class Levels(NamedTuple):
 
     next_access: Indices  # [N] see `policies.policy.Policy`
     held: Positions  # [most] identity: a position, or T and above for an empty slot
-    due: Indices  # [most] number of the step that demands it next, counted from 1
+    due: Indices  # [most] number of the step that accesses it next, counted from 1
     inside: Positions  # [T + most] 1 if a level holds it, else 0
     longest_row: int
     first: Positions  # [n + 3] scratch: pool: first position due in a step
@@ -70,7 +70,7 @@ def count(rows: Rows, begin: int, end: int, levels: Levels, change: Longs) -> No
     held, due, inside = levels.held, levels.due, levels.inside
     first, following = levels.first, levels.following
     none = np.uint32(len(following))
-    never = np.uint32(len(first) - 2)  # the last number that a demand can have
+    never = np.uint32(len(first) - 2)  # the last number that an access can have
     for now in range(begin, end):
         row = rows.positions[rows.offsets[now] : rows.offsets[now + 1]]
         next_access = levels.next_access[rows.offsets[now] : rows.offsets[now + 1]]
@@ -115,8 +115,8 @@ def count(rows: Rows, begin: int, end: int, levels: Levels, change: Longs) -> No
             held[level] = position
             due[level] = soonest
             level += np.uint32(1)
-        # Further down nothing changes once all demands are found and only positions that are never
-        # demanded again are in the pool: one is as good as the other.
+        # Further down nothing changes once all accesses are found and only positions that are never
+        # accessed again are in the pool: one is as good as the other.
         while level < deepest and not (left == 0 and soonest >= never):
             step = np.uint32(due[level])
             if step == this or step > soonest:

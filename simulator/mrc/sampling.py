@@ -29,7 +29,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from hisparse_sim.policies import Policy
-from hisparse_sim.simulator.mrc import TEXTBOOK_LRU
+from hisparse_sim.simulator.mrc.names import TEXTBOOK_LRU
 from hisparse_sim.simulator.mrc.counting import mrc, page_of, sizes_and_points
 from hisparse_sim.simulator.mrc.one_pass import part_curves
 from hisparse_sim.simulator.replay.replaying import check_arguments, check_top_k

@@ -42,7 +42,7 @@ def rolling_curves(
     asked for and the positions of a trace are not tokens.
     """
     if swap_in is not None:
-        refuse_blocks((piece.trace for piece in swept.pieces), "swap-in times price")
+        refuse_blocks((piece.trace for piece in swept.pieces), "swap-in times need")
     rows = [len(misses) for piece in swept.pieces for misses in piece.misses.values()]
     check_window(max(rows, default=0), window, skip_steps)
     runs = {

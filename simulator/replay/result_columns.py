@@ -39,9 +39,9 @@ _SHARE = _Number(most=1)
 _ANY = _Number(least=-1e300)
 _NUMBERS: Mapping[str, _Number] = {
     **dict.fromkeys(
-        "accesses break_even decode_instances gpus host_bytes_per_request host_to_device_ratio"
-        " hot_buffer_bytes entry_bytes max misses ratio request_tokens requests requests_per_gpu"
-        " prefill_instances skip_steps steps step top_k window".split(),
+        "accesses break_even decode_instances first_step gpus host_bytes_per_request"
+        " host_to_device_ratio hot_buffer_bytes entry_bytes max misses prefill_instances ratio"
+        " request_tokens requests requests_per_gpu skip_steps steps step top_k window".split(),
         _COUNT,
     ),
     **dict.fromkeys(("buffer", "layer"), _Number(most=32767, whole=True)),
@@ -58,9 +58,10 @@ _NUMBERS: Mapping[str, _Number] = {
     **dict.fromkeys(("published", "ours", "error"), _ANY),
 }
 TEXTS = frozenset(  # with the seed, an identifier of up to 63 bits
-    "bottleneck engine flags gap hardware how kv_dtype layout limit link load machine missed mode"
-    " model parameters policy provenance reason request seed selected_layers selected_requests"
-    " selected_steps source start swap_in_kernel trace trace_sha256 unit version what".split()
+    "bottleneck engine flags gap hardware how kv_dtype layout limit link load machine method missed"
+    " mode model parameters policy provenance reason request seed selected_layers"
+    " selected_requests selected_steps source start swap_in_kernel trace trace_sha256 unit version"
+    " what".split()
 )
 _FLAGS = frozenset(("best", "meets"))
 LISTS = frozenset(("us",))  # of numbers

@@ -104,7 +104,8 @@ class Sweep:
                 }
             )
             for piece in self.pieces
-            for run, misses in piece.misses.items()
-            if (run.policy.name, run.buffer_size) in asked
+            for runs in [{(run.policy.name, run.buffer_size): run for run in piece.misses}]
+            for run in map(runs.__getitem__, asked)  # not in the order in which they finished
+            for misses in [piece.misses[run]]
         ]
         return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()

@@ -53,32 +53,40 @@ def totals(rows: pd.DataFrame, by: Sequence[str] = ("policy", "buffer")) -> pd.D
 
 
 def _counted_once(rows: pd.DataFrame) -> pd.DataFrame:
-    """Drop repeated rows, and sums whose layers are listed as well."""
-    kinds = {"request": "string", "layer": "Int64"}  # joined tables have several kinds of null
+    """Drop what is there twice, and what sums up other rows."""
+    # Tables that are joined have several sorts of null.
+    kinds = {"request": "string", "layer": "Int64", "first_step": "Int64"}
     rows = rows.astype({name: kind for name, kind in kinds.items() if name in rows})
     run = [name for name in _RUN if name in rows]
-    place = run + [name for name in ("request", "layer") if name in rows]
-    if "excess_over_min" in rows:  # of two equal rows the one that has it
+    place = run + [name for name in kinds if name in rows]
+    if "excess_over_min" in rows:  # of two that are alike the one that knows it
         rows = rows.loc[rows["excess_over_min"].isna().sort_values(kind="stable").index]
-    rows = rows.drop_duplicates([*place, *_COUNTS]).sort_index()
+    rows = rows.drop_duplicates([*place, *_COUNTS])
+    if "method" in rows:  # what is counted goes before what lies between
+        between = rows["method"].eq("interpolated").fillna(False)
+        rows = rows[~(between & rows.duplicated(place, keep=False))]
+    rows = rows.sort_index()
     twice = rows.duplicated(place)
     if twice.any():
         raise TraceError(_contradiction(rows[twice].iloc[0], rows))
-    if "layer" not in rows or rows["layer"].isna().all() or rows["layer"].notna().all():
+    return _finest(rows, run)
+
+
+def _finest(rows: pd.DataFrame, run: list[str]) -> pd.DataFrame:
+    """Return the rows of single layers, or of windows of steps, where others sum them up."""
+    told = [rows[name].notna() if name in rows else False for name in ("layer", "first_step")]
+    level = 2 * told[0] + 1 * told[1] + pd.Series(0, rows.index)
+    sums = rows.assign(level=level).groupby([*run, "level"], dropna=False)[_COUNTS].sum()
+    if len(sums) == rows.groupby(run, dropna=False).ngroups:
         return rows
-    listed = rows["layer"].notna()
-    sums = [rows[which].groupby(run, dropna=False)[_COUNTS].sum() for which in (listed, ~listed)]
-    both = sums[0].join(sums[1].add_suffix("_whole"), how="inner")
-    wrong = (both[_COUNTS].to_numpy() != both[[f"{name}_whole" for name in _COUNTS]]).any(axis=1)
-    if wrong.any():
-        key = wrong.index[wrong.to_numpy()][0]
-        of = dict(zip(run, key if isinstance(key, tuple) else (key,), strict=True))
-        raise TraceError(_contradiction(of, rows))
-    summed = pd.MultiIndex.from_frame(rows[run]).isin(both.index) if len(both) else False
-    return rows[listed | ~pd.Series(summed, rows.index)]
+    differ = sums.groupby(level=run, dropna=False).nunique().gt(1).any(axis=1)
+    if differ.any():
+        at = pd.MultiIndex.from_frame(rows[run]).isin(differ.index[differ])
+        raise TraceError(_contradiction(rows[at].iloc[0], rows))
+    return rows[level == level.groupby([rows[name] for name in run], dropna=False).transform("max")]
 
 
-def _contradiction(row: "pd.Series | dict[str, object]", rows: pd.DataFrame) -> str:
+def _contradiction(row: pd.Series, rows: pd.DataFrame) -> str:
     files = list(dict.fromkeys(rows[FILE].dropna())) if FILE in rows else []
     return (
         f"{' and '.join(files) or 'rows'} contradict each other: different counts of"

@@ -1,32 +1,32 @@
-"""The pools of one rank in time: who is let in, who grows, who is thrown out again.
+"""The pools of a rank over time: admission, growth and retraction of requests.
 
 Read from SGLang 0.5.23, files under sglang/srt: managers/schedule_policy.py (PrefillAdder),
 managers/scheduler.py, managers/schedule_batch.py (retraction), mem_cache/prefill_budget.py,
 mem_cache/allocator/hisparse.py, disaggregation/decode.py. In tokens:
 
-- Free is what the pool has left; under HiSparse the smaller of what the device pool and the logical
-  pool (P * R tokens: indexer keys on the GPU, items on the host) have left. The device pool holds
+- Free is the rest of the pool; with HiSparse the smaller rest of the device pool and the logical
+  pool (P * R tokens: indexer keys on the GPU, KV entries on the host). The device pool holds
   the hot buffers, and a prompt until it is staged to the host.
 - Requests of a fixed length (ignore_eos, what benchmarks send; without a prefix cache, as HiSparse
-  demands): prompt and a page must fit beside up to 4096 future tokens of each that runs (older
-  engines: no page, and future tokens scaled as below; see engines.py), and all
-  ends must fit: in the order in which requests end, what is free and what those before have freed
-  must cover the growth of all that still run. Their growth counts as if it stayed on the device.
+  requires): prompt and a page must fit beside up to 4096 future tokens of each running request
+  (older engines: no page, and future tokens scaled as below; see engines.py), and all ends must
+  fit: in the order in which requests end, the free tokens and those freed by earlier ones must
+  cover the growth of all that still run. Growth counts as if it stayed on the device.
 - Requests that may stop early: prompt, up to 4096 of its own future tokens and a page must fit
-  beside the future tokens of those that run, scaled by a ratio that starts at 0.7, falls to 0.098
-  over 600 decode steps, and is set anew by a retraction.
-- Without HiSparse a rank that refused a request looks at its queue again when a request has left;
+  beside the future tokens of the running requests, scaled by a ratio that starts at 0.7, falls to
+  0.098 over 600 decode steps, and is reset by a retraction.
+- Without HiSparse, a rank that refused a request looks at its queue again when a request has left;
   with it, at every step.
 - Every request takes pages of 64 tokens as it grows. If a page is missing, requests with the fewest
   generated tokens (then the longest prompt) are retracted: they lose their KV, go to the end of the
   queue, and are prefilled again. A decode instance saves their KV and resumes them first.
 - A decode instance reserves the memory of a request before its prompt is prefilled elsewhere, and
   keeps it while the prompt waits, is prefilled and transferred: its prompt in the logical pool, 512
-  tokens more, as for everyone that runs, and the room for a whole hot buffer.
+  tokens more, as for every running request, and the space of a whole hot buffer.
 - An output that could not fit even an empty rank is cut at arrival, see lengths.py.
 
-The rules are plain functions that the compiled event loop calls, on arrays of records. They are
-one file, as the engine's scheduler decides by all of them together.
+The rules are plain functions on arrays of records, which the compiled event loop calls. They are
+one file, since the engine's scheduler applies them together.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ pages, device_tokens = rule(memory.pages), rule(memory.device_tokens)
 
 @dataclass(frozen=True)
 class Pool:
-    """What one rank holds, in tokens. Without HiSparse logical_tokens equals device_tokens."""
+    """Capacity of one rank, in tokens. Without HiSparse logical_tokens equals device_tokens."""
 
     device_tokens: int  # P
     logical_tokens: int  # P * R
@@ -71,12 +71,13 @@ class Pool:
         return self.device_buffer_size > 0
 
     def length(self, prompt: int, output: int) -> Length:
-        """Whether the engine refuses a request for its length, and how much it lets it generate."""
+        """Whether the engine refuses a request for its length, and how many tokens it may
+        generate."""
         return check_length(prompt, output, self.device_tokens, self.context)
 
     @property
     def scaled(self) -> bool:
-        """Whether the future tokens of those that run count by the scheduler's estimate."""
+        """Whether future tokens of running requests are scaled by the scheduler's estimate."""
         return not (self.ignore_eos and self.engine.promises_whole_outputs)
 
 
@@ -100,7 +101,7 @@ REQUEST = np.dtype(
         ("birth", "i8"),  # its rank's clock when the request had no tokens yet
         ("rank", "i8"),  # where it decodes
         ("source", "i8"),  # where it is prefilled
-        ("next", "i8"),  # behind it in a queue
+        ("next", "i8"),  # next in the queue
     ]
 )
 RANK = np.dtype(
@@ -127,7 +128,7 @@ RANK = np.dtype(
         ("tail", "i8"),
         ("queued", "i8"),
         ("chunked", "i8"),  # whose prompt is prefilled in part
-        ("full", "?"),  # refused a request, none has left since
+        ("full", "?"),  # refused a request, and none has left since
         ("refused", "i8"),  # why
         ("retractions", "i8"),
         ("link_free_s", "f8"),  # when the link that takes prompts away or brings them is free
@@ -136,7 +137,7 @@ RANK = np.dtype(
 
 
 class State(NamedTuple):
-    """All that changes. Rows of `running` and `pending` belong to the rank of that number."""
+    """The state that changes. Rows of `running` and `pending` belong to the rank of that number."""
 
     requests: Records  # [n] of REQUEST
     ranks: Records  # [r] of RANK
@@ -147,7 +148,7 @@ class State(NamedTuple):
 
 
 def blank(count: int, kind: np.dtype[np.void]) -> Records:
-    """So many records of zeros."""
+    """Return so many records of zeros."""
     return np.zeros(count, kind).view(np.recarray)
 
 
@@ -212,7 +213,7 @@ def pop(state: State, r: int) -> int:
 
 @rule
 def mean_context(rank: Any) -> float:
-    """Mean length of those that run."""
+    """Mean length of the running requests."""
     return float(rank.clock - rank.births / rank.running)
 
 
@@ -274,7 +275,7 @@ def steps_until_full(state: State, r: int, steps: int) -> int:
 
 @rule
 def waits(rank: Any) -> bool:
-    """Whether a queue may move although nobody leaves."""
+    """Whether a queue may move although no request leaves."""
     return bool(rank.queued > 0 and (rank.device_buffer_size > 0 or not rank.full))
 
 
@@ -316,7 +317,7 @@ def refusal(state: State, r: int, number: int) -> int:
 
 @rule
 def ends_fit(state: State, r: int, number: int, free: int) -> bool:
-    """Whether all can grow to their ends, the first to end making room for the others."""
+    """Whether all can grow to their ends, given the tokens that the first ones free."""
     rank = state.ranks[r]
     ends = np.empty(rank.running + rank.pending + 1, np.int64)  # tokens left, then tokens held
     count = 0
@@ -375,7 +376,7 @@ def plan_chunks(state: State, r: int, now: float) -> bool:
 
 @rule
 def hold(state: State, r: int, number: int, now: float) -> None:
-    """Give a request memory, before its prefill."""
+    """Reserve memory for a request, before its prefill."""
     rank, request = state.ranks[r], state.requests[number]
     request.prefilled = request.planned = 0
     request.ready_s = np.inf
@@ -387,9 +388,10 @@ def hold(state: State, r: int, number: int, now: float) -> None:
 
 @rule
 def reserve(state: State, r: int, now: float) -> int:
-    """Give the head of the queue of a decode instance memory, if it fits; its number or NOBODY.
+    """Reserve memory for the head of the queue of a decode instance, if it fits; its number or
+    NOBODY.
 
-    One that was retracted runs again at once, with the KV that was saved.
+    A retracted one runs again at once, with its saved KV.
     """
     while state.ranks[r].queued > 0:
         rank = state.ranks[r]
@@ -435,7 +437,7 @@ def reservation_refusal(state: State, r: int, number: int) -> int:
 
 @rule
 def start(state: State, r: int, number: int) -> None:
-    """Let a request decode that has its memory."""
+    """Start to decode a request that has its memory."""
     rank, request = state.ranks[r], state.requests[number]
     request.birth = rank.clock - (request.prompt + request.generated)
     rank.births += request.birth

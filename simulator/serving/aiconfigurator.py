@@ -1,7 +1,7 @@
-"""Step times asked of AIConfigurator, which sums kernels that its authors measured.
+"""Step times from AIConfigurator, which sums kernel times measured by its authors.
 
-It is no dependency: the shipped tables were made with it, and `--step-times aiconfigurator` asks it
-for others.
+It is not a dependency: the shipped tables were made with it, and `--step-times aiconfigurator` uses
+it for others.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from hisparse_sim.simulator.serving.profiles import ProfileError
 from hisparse_sim.simulator.serving.steptimes import LAYOUTS, Layout, StepTimes
 
 VERSION = "0.12.0"
-KERNEL_DATA = "0.5.14"  # of SGLang; named, since finding the newest takes longer than the answer
+KERNEL_DATA = "0.5.14"  # of SGLang; fixed, since finding the newest takes longer than the estimate
 SYSTEMS = {"h200": "h200_sxm", "h100": "h100_sxm", "b200": "b200_sxm", "gb200": "gb200"}
 _KV = {"bf16": "bfloat16", "fp8": "fp8"}
 # Operations that run per rank on the rank's own tokens.
@@ -50,7 +50,7 @@ def _ask(
             moe_ep_size=layout.experts_ep,
             kvcache_quant_mode=_KV[kv_dtype],
         )
-    except Exception as error:  # its own kinds, some of them plain RuntimeErrors
+    except Exception as error:  # errors of its own, some of them plain RuntimeErrors
         why = str(error).splitlines()[0]
         raise ProfileError(
             f"AIConfigurator has no data for {repository} on {system}, {layout.name}: {why}"

@@ -1,4 +1,4 @@
-"""The load that a deployment is for, and the targets that must hold."""
+"""The load of a deployment, and its targets."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OPEN_LOOP_REQUESTS = 1000  # served if no number is given; of a closed loop four
 
 @dataclass(frozen=True)
 class Aim:
-    """The load to serve and what must hold. A target that is None always holds."""
+    """The load to serve and the targets. A target of None always holds."""
 
     prompt: int  # tokens, of the longest request
     output: int
@@ -48,14 +48,16 @@ class Aim:
     def load(self) -> Workload:
         """The requests to serve."""
         clients = None if self.rate_per_s is not None else self.concurrency
-        count = self.requests or (4 * clients if clients else OPEN_LOOP_REQUESTS)
+        count = self.requests
+        if count is None:
+            count = 4 * clients if clients else OPEN_LOOP_REQUESTS
         return Workload(
             self.prompt, self.output, count, clients, self.rate_per_s, self.range_ratio, self.seed
         )
 
     @property
     def label(self) -> str:
-        """The load in short: the concurrency, or the rate."""
+        """The load in brief: the concurrency, or the rate."""
         return str(self.concurrency) if self.rate_per_s is None else f"{self.rate_per_s:g}/s"
 
     @property
@@ -63,7 +65,7 @@ class Aim:
         return not self.max_tpot_ms is self.max_ttft_s is self.max_miss_rate is None
 
     def missed(self, served: Served, miss_rate: float) -> tuple[str, ...]:
-        """The targets that do not hold; "length" if requests were refused."""
+        """The targets that are missed; "length" if requests were refused."""
         found = []
         if served.refused:
             found.append("length")
@@ -77,7 +79,7 @@ class Aim:
         return tuple(found)
 
     def goodput_per_s(self, served: Served) -> float:
-        """Requests a second whose own TPOT and TTFT meet the targets."""
+        """Requests per second whose own TPOT and TTFT meet the targets."""
         good = np.ones(len(served.finished), bool)
         if self.max_tpot_ms is not None:
             good &= ~(served.tpots_ms > self.max_tpot_ms)

@@ -1,4 +1,4 @@
-"""Plan, serve, check and reproduce by plain names: what commands and Python users call."""
+"""Plan, serve, check and reproduce by plain names, for commands and for Python."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hisparse_sim.simulator.serving.hardware import load_hardware
 from hisparse_sim.simulator.serving.missing import Origin
 from hisparse_sim.simulator.serving.plan import DEFAULT_BUFFERS, DEFAULT_RATIOS, Plan, make_plan
 from hisparse_sim.simulator.serving.prediction import Setting
-from hisparse_sim.simulator.serving.reproduce import Progress, table
+from hisparse_sim.simulator.serving.reproduce import Progress, origin_of, table
 from hisparse_sim.simulator.serving.reproduce import reproduce as redo
 from hisparse_sim.simulator.serving.scenario import scenario_of, several, takes_scenario
 from hisparse_sim.simulator.serving.serving_rows import Progress as ServeProgress
@@ -34,15 +34,15 @@ LINKED = "gh200"  # the machine whose host link it is tried with
 
 @dataclass(frozen=True, kw_only=True)
 class Planned(Plan):
-    """A plan, and what it is for."""
+    """A plan and its purpose."""
 
     setting: Setting
     aim: Aim
     origin: Origin  # of the misses
-    notes: tuple[str, ...]  # what a reader must know, a sentence each
+    notes: tuple[str, ...]  # for the reader, a sentence each
 
     def document(self, every: bool = False) -> dict[str, Any]:
-        """Everything, with what it rests on."""
+        """Everything, with its basis."""
         return super().document(every) | {"assumptions": list(self.setting.assumptions())}
 
     def _repr_html_(self) -> str:
@@ -57,13 +57,14 @@ class Planned(Plan):
         )
 
     def table(self, every: bool = False) -> pd.DataFrame:
-        """The rows with `trace` and `provenance`, as the command writes them and figures want."""
+        """The rows with `trace` and `provenance`, as the command writes them and figures need
+        them."""
         return _of(self.origin, self.rows(every))
 
 
 @dataclass(frozen=True)
 class Serving:
-    """Serving runs, a row per mode and load, and what they are of."""
+    """Serving runs, a row per mode and load, and their setting."""
 
     rows: pd.DataFrame
     setting: Setting
@@ -97,10 +98,10 @@ def plan(
     gpu_hour: float | None = None,
     **scenario: Any,
 ) -> Planned:
-    """Choose `device_buffer_size` and `host_to_device_ratio` for a load, and where prefill is apart
-    the number of instances too.
+    """Choose `device_buffer_size` and `host_to_device_ratio` for a load, and the number of
+    instances if disaggregated.
 
-    Candidates are ranked by an estimate; the best are served, and all that is said of them is what
+    Candidates are ranked by an estimate; the best are served, and their figures are those that
     `serve` gives for the same arguments.
 
     Parameters
@@ -113,13 +114,13 @@ def plan(
         Candidates (None: `DEFAULT_BUFFERS`, `DEFAULT_RATIOS`), in the layout of the scenario or in
         any that fits the machine.
     mode
-        How copies are waited for.
+        How swap-in and compute overlap.
     max_tpot_ms, max_ttft_s, percentile, max_miss_rate
         Targets: for that percentile of the requests; misses as a share, 0 to 1.
     candidates
-        Serve all candidates, not the finalists alone.
+        Serve all candidates, not only the finalists.
     progress
-        Gets (candidates served, how many are known to be) as they are served.
+        Called with (candidates served, candidates to serve so far).
 
     Raises what `Scenario.resolve` and `make_plan` raise.
     """
@@ -164,7 +165,8 @@ def plan(
 def check_config(
     config: str, *, concurrency: int = DEFAULT_CONCURRENCY, **scenario: Any
 ) -> list[Finding]:
-    """What is wrong with a --hisparse-config (JSON) for a deployment and load, and its worth.
+    """Return what is wrong with a --hisparse-config (JSON) for a deployment and load, and its
+    value.
 
     `scenario`: fields of `Scenario`. No finding of severity error: the engine starts with it.
     """
@@ -212,7 +214,7 @@ def serve(
     gpu_hour
         Price of a GPU for an hour, for `cost_per_million` output tokens.
     progress
-        Gets (what is served, requests finished, all of them) now and then.
+        Called now and then with (what is served, requests finished, requests in all).
 
     Columns of the rows: those of `serving_rows.serve_one`, then `trace, provenance`. Raises what
     `Scenario.resolve` and `serve_all` raise.
@@ -259,16 +261,16 @@ def reproduce(
     engine: str | None = None,
     progress: Progress | None = None,
 ) -> pd.DataFrame:
-    """Redo published figures, a row each: `what, published, ours, error, how, gap, source`, then
-    `trace, provenance`.
+    """Reproduce published figures, a row each: `what, published, ours, error, how, gap, source`,
+    then `trace, provenance`.
 
-    `trace`: whose misses are replayed (None: the bundled sample). `engine`: a release for all
-    figures (None: that of each figure). `progress` gets the name of each
-    figure before it is computed, some minutes for all.
+    `trace`: whose misses are replayed (None: the synthetic demand of each model). `engine`: a
+    release for all figures (None: that of each figure). `progress` is called with the name of
+    each figure before it is computed; all take some minutes.
     """
-    opened = as_trace(trace)
+    opened = None if trace is None else as_trace(trace)
     return _of(
-        Origin.of(opened),
+        origin_of(opened),
         table(list(redo(opened, get_policy(policy), progress, engine))),
     )
 

@@ -1,4 +1,4 @@
-"""What holds a deployment back: what its requests wait for, or else where its time goes."""
+"""The bottleneck of a deployment: what its requests wait for, or else where its time goes."""
 
 from __future__ import annotations
 

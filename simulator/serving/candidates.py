@@ -1,4 +1,4 @@
-"""Settings that a plan chooses from: estimated all, served where it matters."""
+"""Settings from which a plan chooses: all are estimated, the best are served."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hisparse_sim.simulator.serving.launch import launch_flags
 from hisparse_sim.simulator.serving.prediction import Setting
 from hisparse_sim.simulator.serving.serving_rows import serve_one
 
-NEARLY_EQUAL = 0.01  # rates closer than this are alike: the smaller memory wins
+NEARLY_EQUAL = 0.01  # closer rates count as equal: the smaller memory wins
 FINALISTS = 8  # with the best estimates: served at once, and as many again while none will do
 PATIENCE = 3  # so many times
 MOST_INSTANCES = 8

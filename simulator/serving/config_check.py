@@ -1,4 +1,4 @@
-"""What is wrong with a --hisparse-config: what the engine refuses, and what a load runs out of."""
+"""What is wrong with a --hisparse-config: what the engine refuses, and what a load exhausts."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ ERROR, WARNING, NOTE = "error", "warning", "note"
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing to know of a configuration: an error stops the engine or the requests, a warning
-    costs, a note informs."""
+    """A finding about a configuration: an error stops the engine or the requests, a warning costs
+    performance, a note informs."""
 
     severity: str  # error, warning or note
     text: str
@@ -55,8 +55,8 @@ def read_config(
 ) -> tuple[dict[str, int], list[Finding]]:
     """A --hisparse-config with the engine's defaults filled in, and what is wrong with it.
 
-    As the engine reads it (mem_cache/sparsity/factory.py): keys that it does not know are ignored
-    without a word, and the top-k is the model's. Raises ValueError for what is no such JSON object.
+    As the engine reads it (mem_cache/sparsity/factory.py): unknown keys are ignored silently, and
+    the top-k is that of the model. Raises ValueError if it is not such a JSON object.
     """
     try:
         given = parse_json(text, "the configuration")
@@ -97,7 +97,7 @@ def _keys(given: Mapping[str, Any], engine: Engine) -> Iterator[Finding]:
 
 
 def _values(config: Mapping[str, int], model: Model) -> Iterator[Finding]:
-    """Errors in what the keys say, and a warning of a top_k that has no effect."""
+    """Errors in the values of keys, and a warning for a top_k without effect."""
     size, top_k = config["device_buffer_size"], config["top_k"]
     if top_k != model.top_k:
         yield Finding(
@@ -110,7 +110,9 @@ def _values(config: Mapping[str, int], model: Model) -> Iterator[Finding]:
     if size > MAX_BUFFER:
         yield Finding(ERROR, f"device_buffer_size {size} is above {MAX_BUFFER}")
     if size % PAGE_TOKENS:
-        yield Finding(ERROR, f"device_buffer_size {size} is no multiple of the page, {PAGE_TOKENS}")
+        yield Finding(
+            ERROR, f"device_buffer_size {size} is not a multiple of the page size, {PAGE_TOKENS}"
+        )
     if config["host_to_device_ratio"] < 1:
         yield Finding(ERROR, "host_to_device_ratio must be at least 1")
     if not 1 <= config["swap_in_block_size"] <= MOST_THREADS:
@@ -122,8 +124,8 @@ def check_config(
 ) -> list[Finding]:
     """What is wrong with a --hisparse-config for this deployment and load; empty: nothing.
 
-    With `misses_of` it goes on to say, as notes, what was checked, how fast it is and whether it
-    pays, from the same plan as for any other candidate.
+    With `misses_of`, notes add what was checked, the speed and whether HiSparse pays, from the same
+    plan as for any other candidate.
     """
     deployment = setting.deployment
     config, findings = read_config(text, deployment.model, deployment.engine)
@@ -144,7 +146,7 @@ def _errors(findings: Iterable[Finding]) -> bool:
 
 
 def _shortages(config: Mapping[str, int], setting: Setting, aim: Aim) -> Iterator[Finding]:
-    # The scheduler lets in fewer than the pools hold; of a fixed length none grows out of them.
+    # The scheduler admits fewer than the pools hold; requests of a fixed length never outgrow them.
     told_below = {"device pool"}
     if setting.ignore_eos:
         told_below.add("indexer keys and host pool")
@@ -198,9 +200,9 @@ def _checked(text: str, config: Mapping[str, int]) -> str:
 def _verdict(
     config: Mapping[str, int], setting: Setting, aim: Aim, misses_of: MissesOf, policy: str
 ) -> Iterator[Finding]:
-    """How fast this pair is beside serving without HiSparse."""
+    """The speed of this pair compared with serving without HiSparse."""
     if setting.steps is None:
-        yield Finding(NOTE, f"tokens/s not known: {setting.no_steps}")
+        yield Finding(NOTE, f"tokens/s are not known: {setting.no_steps}")
         return
     buffers, ratios = (config["device_buffer_size"],), (config["host_to_device_ratio"],)
     found = make_plan(setting, aim, misses_of, policy, buffers, ratios)
@@ -221,7 +223,7 @@ def _verdict(
 def _queueing(
     config: Mapping[str, int], setting: Setting, aim: Aim, wanted: int
 ) -> Iterator[Finding]:
-    """A warning if the scheduler lets in fewer requests than the load has."""
+    """A warning if the scheduler admits fewer requests than the load has."""
     one = replace(
         setting,
         mode="hisparse",

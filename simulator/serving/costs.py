@@ -1,5 +1,5 @@
-"""What the misses of a sweep cost on a model and a GPU: bytes over the link, memory, requests that
-fit."""
+"""The cost of the misses of a sweep on a model and a GPU: bytes over the link, memory, and requests
+that fit."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -25,11 +25,11 @@ _MOST_RATIO = 2**20
 
 @dataclass(frozen=True)
 class SwapIn:
-    """How misses turn into time: modelled by `hisparse_sim.simulator.serving.latency`."""
+    """From misses to time, as modelled by `hisparse_sim.simulator.serving.latency`."""
 
     link: Link
     kernel: str  # "sglang" or "native"
-    batch: int  # requests that swap in together, all missing alike
+    batch: int  # requests that swap in together, with the same misses
     entry_bytes: int
 
     def us(self, misses: Misses, buffer_size: int) -> npt.NDArray[np.float64]:
@@ -40,17 +40,17 @@ class SwapIn:
 def model_of(
     traces: Sequence[Trace], name: str | None = None, profiles: str | Path | None = None
 ) -> tuple[Model, str]:
-    """Return the profile of the model that costs are of, and a note if it is not the traces' own.
+    """Return the profile of the model for costs, and a note if the traces are of another one.
 
-    The model called `name`; else the traces', else glm-5.1, both with the top_k of the traces.
-    Raises TraceError for traces that do not count tokens, ValueError for an unknown name and for
-    traces of several models.
+    The model called `name`, else that of the traces, else glm-5.1, the latter two with the top_k of
+    the traces. Raises TraceError for traces whose positions are not tokens, ValueError for an
+    unknown name and for traces of several models.
     """
-    refuse_blocks(traces, "ratios, models and links price")
+    refuse_blocks(traces, "ratios, models and links need")
     if name is not None:
         return load_model(name, profiles), ""
     if len({trace.metadata.model for trace in traces}) > 1:
-        raise ValueError("the traces are of several models: choose one with `model`")
+        raise ValueError("the traces are of several models; choose one with `model`")
     top_k = max(trace.metadata.top_k for trace in traces)
     own = traces[0].metadata.model
     try:
@@ -59,13 +59,15 @@ def model_of(
         model = load_model("glm-5.1")
         why = f"{own or 'the trace'} has no profile; `model` names another"
     if top_k != model.top_k:
-        why += "; " * bool(why) + f"with top_k {top_k:,} as traced instead of {model.top_k:,}"
+        why += (
+            "; " * bool(why) + f"with the top_k of the trace, {top_k:,}, instead of {model.top_k:,}"
+        )
     note = f"bytes and memory are those of {model.name} ({why})" if why else ""
     return replace(model, top_k=top_k), note
 
 
 def check_costs(ratios: Sequence[int], **gib: float | None) -> None:
-    """Raise ValueError for what `add_costs` cannot price; long work asks before it starts."""
+    """Raise ValueError for arguments that `add_costs` refuses; called before long work starts."""
     for name, value in gib.items():
         if value is not None and not 0 < value <= MOST_GIB:
             raise ValueError(f"`{name}` is {value}; it must be between 0 and {MOST_GIB}")
@@ -77,11 +79,11 @@ def check_costs(ratios: Sequence[int], **gib: float | None) -> None:
 def add_swap_in(swept: Sweep, rows: pd.DataFrame, swap_in: SwapIn) -> pd.DataFrame:
     """Return `rows` (those of `swept`, perhaps repeated) with the columns of swap-in time.
 
-    `swap_in_us` is the mean over all (layer, step) of a row of the time that one layer waits in one
-    step if nothing hides the copies; not the time of the mean misses, since it is no straight line.
-    Raises TraceError for traces that do not count tokens.
+    `swap_in_us` is the mean over all (layer, step) of a row of the swap-in time of one layer in one
+    step if nothing hides it; not the time of the mean misses, since it is not linear in them.
+    Raises TraceError for traces whose positions are not tokens.
     """
-    refuse_blocks((piece.trace for piece in swept.pieces), "swap-in times price")
+    refuse_blocks((piece.trace for piece in swept.pieces), "swap-in times need")
     times: dict[tuple[object, ...], list[npt.NDArray[np.float64]]] = {}
     keys = ["trace", "policy", "buffer", *(["request", "layer"] if swept.per_layer else [])]
     for piece in swept.pieces:
@@ -106,15 +108,15 @@ def add_costs(
     output_len: int = 0,
     disaggregated: bool = False,
 ) -> pd.DataFrame:
-    """Return the rows of `swept`, once per ratio, with the columns of docs/metrics.md behind them.
+    """Return the rows of `swept`, once per ratio, with the cost columns of docs/metrics.md.
 
     `bytes_per_step` and `bytes_per_request` (host to device) are those of all layers of the model,
-    each taken to miss like the mean of the replayed layers; with `per_layer` those of the one layer
+    each with the mean misses of the replayed layers; with `per_layer` those of the one layer
     of the row. A request makes as many steps as were replayed of it, and is as long as the longest
-    of the traces plus `output_len`. How many fit on a GPU is what `plan` says for such requests.
+    of the traces plus `output_len`. The requests that fit on a GPU are those that `plan` gives.
     `disaggregated`: prefill runs on other GPUs. Raises ValueError for values that the engine
-    refuses, TraceError for traces that do not count tokens."""
-    refuse_blocks((piece.trace for piece in swept.pieces), "memory models price")
+    refuses, TraceError for traces whose positions are not tokens."""
+    refuse_blocks((piece.trace for piece in swept.pieces), "memory models need")
     check_costs(ratios)
     rows, model = swept.rows, deployment.model
     entry_bytes = deployment.entry_bytes
@@ -153,7 +155,8 @@ def add_costs(
 def _fitting(
     deployment: Deployment, ratio: int, size: int, tokens: int, output: int, disaggregated: bool
 ) -> dict[str, Any]:
-    """Requests of `tokens`, `output` of them generated, that one GPU runs, and what limits them."""
+    """Return how many requests of `tokens`, `output` of them generated, one GPU runs, and the
+    limit."""
     found = deployment.capacity(ratio, size, tokens, output)
     requests, limit, reason = found.requests, found.limit, found.reason
     if requests:

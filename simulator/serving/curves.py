@@ -1,4 +1,4 @@
-"""Rolling curves of misses or their time: what the command curve calls, and Python users."""
+"""Rolling curves of misses or their time, for the command curve and for Python."""
 
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
@@ -15,7 +15,7 @@ from hisparse_sim.simulator.mrc.counted import (
     counted_only,
     curve_counted,
 )
-from hisparse_sim.simulator.mrc import TEXTBOOK_LRU
+from hisparse_sim.simulator.mrc.names import TEXTBOOK_LRU
 from hisparse_sim.simulator.replay import sweeping
 from hisparse_sim.simulator.replay.curves import check_window, rolling_curves
 from hisparse_sim.simulator.replay.kept import Kept
@@ -32,7 +32,7 @@ CURVE_POLICIES = ("lru",)  # the engine's
 
 @dataclass(frozen=True, eq=False)
 class Curves:
-    """Rolling curves: their rows (columns as in docs/metrics.md), and what they are of."""
+    """Rolling curves: their rows (columns as in docs/metrics.md) and their setting."""
 
     rows: pd.DataFrame
     window: int  # steps
@@ -45,7 +45,7 @@ class Curves:
 
     @property
     def origin(self) -> str:
-        """Which trace, under which assumptions: the caption of a figure."""
+        """The trace and the assumptions, as the caption of a figure."""
         trace = self.swept.pieces[0].trace
         about = trace.metadata
         text = (
@@ -82,7 +82,7 @@ def curve(
     progress: Callable[[Progress], None] | None = None,
     keep: str | PathLike[str] | Kept | None = None,
 ) -> Curves:
-    """Misses per step and layer over decode steps, the mean of a trailing window.
+    """Misses per step and layer over decode steps, as the mean of a trailing window.
 
     `window` and `skip_steps` are steps; the latter leave out the start-up burst of every request.
     `policies` (None: lru) and the other arguments are those of `sweep`; with `link` the curve is
@@ -93,7 +93,7 @@ def curve(
     of = as_traces_or_facts(trace)
     counted = counted_only(of)
     if len(of) > 1:
-        raise ValueError(f"a curve is of one trace, and {of[0].path} was counted of {len(of)}")
+        raise ValueError(f"a curve is of one trace, and {of[0].path} holds facts of {len(of)}")
     if counted and link is not None:
         raise ValueError("a `link` takes the misses of every step: give the trace, not its facts")
     sizes = sizes_of(of, buffers)

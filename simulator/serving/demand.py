@@ -1,7 +1,7 @@
-"""The demand that a model is priced with where no trace is given.
+"""The demand that is replayed for a model if no trace is given.
 
-It is the synthetic demand of the model's own profile, fitted to published figures, at the context
-that is asked for. A model without a profile takes the nearest one.
+It is the synthetic demand of the profile of the model, fitted to published figures, at the context
+in question. A model without a profile takes the nearest one.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ DRAWN = 30_000_000  # scores a layer: beyond, a long context gets fewer steps
 
 
 class Demand(NamedTuple):
-    """What is replayed, and a sentence that says so."""
+    """The demand that is replayed, and a sentence about it."""
 
     trace: GeneratedTrace
     note: str
 
 
 def profile_of(model: Model) -> Profile:
-    """The profile of this model, or else that of the model with the most similar name."""
+    """The profile of this model, else that of the model with the most similar name."""
     known = [profile for profile in profiles().values() if profile.tokens_per_position == 1]
 
     def alike(profile: Profile) -> int:
@@ -46,6 +46,14 @@ def demand_of(model: Model, context: int) -> Demand:
     if profile.model.lower() != model.name.lower():
         note += f", the nearest to {model.name}"
     return Demand(_trace(profile.name, model.top_k, model.layers, context), note)
+
+
+def demand_beyond(model: Model, context: int, device_buffer_size: int) -> GeneratedTrace:
+    """Return the same for requests longer than the buffer: shorter ones have no misses, and say
+    nothing about requests that grow beyond it."""
+    if context <= device_buffer_size:
+        context = 2 * device_buffer_size
+    return demand_of(model, context).trace
 
 
 @lru_cache(maxsize=8)

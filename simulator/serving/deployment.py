@@ -1,9 +1,9 @@
-"""A model on a machine: what weights, reserve and pools take, and whether it fits.
+"""A model on a machine: memory of weights, reserve and pools, and whether it fits.
 
 Follows the engine (SGLang): the static share of the GPU, `mem_fraction_static`, holds weights and
-the KV pool; what is left over, the reserve, holds activations, CUDA graphs and HiSparse's tables of
-the request slots. Every rank has its own host pool, also when tensor parallelism makes the ranks
-hold the same tokens.
+the KV pool; the rest, the reserve, holds activations, CUDA graphs and HiSparse's tables of
+the request slots. Every rank has its own host pool, even if tensor parallelism makes ranks hold
+the same tokens.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def rank_weight_bytes(model: Model, layout: Layout) -> int:
 
 @dataclass(frozen=True)
 class Deployment:
-    """One serving instance. `pool_bytes` and `host_bytes` override what the machine gives."""
+    """One serving instance. `pool_bytes` and `host_bytes` override those of the machine."""
 
     model: Model
     hardware: Hardware
@@ -132,7 +132,7 @@ class Deployment:
         return min(self.layout.gpus, self.hardware.gpus_per_host)
 
     def check_machine(self) -> None:
-        """Raise ValueError if the pool or the host memory given is more than the machine has."""
+        """Raise ValueError if the given pool or host memory exceeds that of the machine."""
         name, free = self.hardware.name, self.hardware.gpu_bytes - self.hardware.runtime_bytes
         if self.device_pool_bytes > free:
             raise ValueError(
@@ -149,7 +149,7 @@ class Deployment:
             )
 
     def assumptions(self) -> tuple[str, ...]:
-        """What a result rests on that nobody may have said: machine, memory, engine."""
+        """The assumptions of a result that may not have been stated: machine, memory, engine."""
         hardware = self.hardware
         other = f" (or do you mean {hardware.variants}?)" if hardware.variants else ""
         gpu = hardware.gpu_bytes - hardware.runtime_bytes
@@ -174,7 +174,7 @@ class Deployment:
         return tuple(lines)
 
     def check_weights(self) -> None:
-        """Raise ValueError with the figures if the weights leave no room for KV."""
+        """Raise ValueError with the figures if the weights leave no memory for KV."""
         if self.device_pool_bytes <= 0:
             free = self.hardware.gpu_bytes - self.hardware.runtime_bytes
             raise ValueError(
@@ -208,7 +208,7 @@ class Deployment:
         )
 
     def unbudgeted_bytes(self, ratio: int) -> int:
-        """Bytes beside the pool that the engine forgot to count: they come out of the reserve."""
+        """Bytes outside the pool that the engine does not count: they come out of the reserve."""
         return unbudgeted_bytes(
             self.model, self.kv_dtype, ratio, self.pool_tokens(ratio), self.engine
         )

@@ -1,8 +1,8 @@
-"""Releases of the engine, and what differs between them for memory, admission and swap-in.
+"""Releases of the engine, and their differences in memory, admission and swap-in.
 
-A release is the oldest one with every change up to it applied. Each change names the release that
-it came with, its pull request where known, and a place in that release's wheel (below sglang/srt).
-All were read in the source, none was run. The post releases behave like their base.
+A release is the oldest one with all earlier changes applied. Each change names its release, its
+pull request if known, and a place in the wheel of that release (below sglang/srt). All were read in
+the source, none was run. Post releases behave like their base.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ALL_LAYERS, FULL_IF_COLOCATED, FULL_LAYERS = (
 
 @dataclass(frozen=True)
 class Engine:
-    """What one release does; the defaults are SGLang 0.5.12's."""
+    """The behaviour of one release; the defaults are those of SGLang 0.5.12."""
 
     name: str
     budgets_every_key: bool = False
@@ -57,7 +57,7 @@ CHANGES = (
         "pads_context_table",
         "0.5.13",
         True,
-        "the table of host locations has a page more than the context",
+        "the table of host locations has one page more than the context",
         "managers/hisparse_coordinator.py, __init__",
     ),
     Change(
@@ -79,7 +79,7 @@ CHANGES = (
         "budgets_fp8_as_stored",
         "0.5.17",
         True,
-        "an fp8 entry counts with the 656 bytes that it takes; before with 576",
+        "an fp8 entry counts as the 656 bytes that it takes; before, as 576",
         "https://github.com/sgl-project/sglang/pull/31992; model_executor/pool_configurator.py",
     ),
     Change(
@@ -101,7 +101,7 @@ CHANGES = (
         "admits_with_page",
         "0.5.21",
         True,
-        "requests of a fixed length are admitted with a page beside their prompt",
+        "requests of a fixed length are admitted with one page more than their prompt",
         "managers/schedule_policy.py, add_one_req_ignore_eos",
     ),
     Change(
@@ -135,7 +135,7 @@ NEWEST = ENGINES[f"sglang-{RELEASES[-1]}"]
 
 
 def load_engine(name: str) -> Engine:
-    """The engine called `name`, such as sglang-0.5.23; a post release is its base.
+    """The engine called `name`, such as sglang-0.5.23; a post release stands for its base.
 
     Raises ValueError naming the known ones.
     """

@@ -1,7 +1,7 @@
-"""A quick look at a setting, without serving: ranks candidates before the event loop judges them.
+"""A quick estimate of a setting, without serving it: ranks candidates for the event loop.
 
-The view is of a steady state: every rank runs the same number of requests of mean length, each new
-one is prefilled as an old one ends, and nothing waits for anything else.
+It assumes a steady state: every rank runs the same number of requests of mean length, a new one is
+prefilled when an old one ends, and nothing else waits.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from hisparse_sim.simulator.serving.prediction import Setting
 
 @dataclass(frozen=True)
 class Estimate:
-    """How a setting looks. `requests` 0 and a reason if it cannot run."""
+    """The estimate. `requests` is 0, with a reason, if the setting cannot run."""
 
     requests: int  # that one rank runs if more are always waiting
     limit: str  # what limits them, or "load" if fewer are asked for

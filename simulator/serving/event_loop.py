@@ -1,15 +1,15 @@
-"""What a deployment does over time: a discrete-event model of continuous batching.
+"""A deployment over time: a discrete-event model of continuous batching.
 
 An instance is a group of ranks in lock-step, because the experts need the tokens of all. Instances
 that prefill and decode together serve a request whole: a rank that can start or continue a prefill
-does so (prefill first, in chunks); the others decode one token in that step, which lasts as long
-as the slowest. Apart, a decode instance reserves memory for a request, a prefill instance then
-prefills its prompt and sends each chunk over the network, and the first token is given out when
+does so (prefill first, in chunks); the others decode one token in that step, which lasts as long as
+the slowest. If disaggregated, a decode instance reserves memory for a request, a prefill instance
+then prefills its prompt and sends each chunk over the network, and the first token is returned when
 the request joins the running batch. Requests go to the ranks in turn.
 
-Between two events on an instance (a request ends or comes, a transfer or staging ends, a pool page
-is missing, a queue may move) its steps are alike and are taken together. Whatever happens elsewhere
-in the meantime shortens that to the end of the step in which it happens. Admission, growth and
+Between two events on an instance (a request ends or arrives, a transfer or staging ends, a pool
+page is missing, a queue may move) its steps are the same and are taken together. An event elsewhere
+in the meantime shortens that to the end of the current step. Admission, growth and
 retraction follow admission.py, times come from step_tables.py. The compiled loop is one file: an
 event passes through all of it.
 """
@@ -50,7 +50,7 @@ from hisparse_sim.simulator.serving.step_tables import (
 )
 from hisparse_sim.traces.machine_code import compiled, rule
 
-QUEUE_CHECK_STEPS = 64  # steps between looks at a queue that only the passing of tokens can move
+QUEUE_CHECK_STEPS = 64  # steps between checks of a queue that only the progress of tokens can move
 CONTEXT_STEPS = 512  # steps over which a step's time is taken as constant, at the mean context
 
 IDLE, PREFILLING, DECODING = range(3)  # what an instance does
@@ -102,7 +102,7 @@ TOTALS = np.dtype(
 
 @rule
 def earliest(state: State) -> tuple[int, float]:
-    """The instance that acts next, or ARRIVAL, and when; infinite if nothing will happen."""
+    """The instance that acts next, or ARRIVAL, and its time; infinite if nothing will happen."""
     totals = state.totals[0]
     who, when = ARRIVAL, np.inf
     if totals.due < len(state.requests) and totals.inside < totals.concurrency:
@@ -130,7 +130,7 @@ def notify(state: State, i: int, when: float) -> None:
 
 @rule
 def arrive(state: State) -> None:
-    """Let in what is due, in turn over the ranks."""
+    """Admit requests that are due, in turn over the ranks."""
     totals = state.totals[0]
     while totals.due < len(state.requests) and totals.inside < totals.concurrency:
         request = state.requests[totals.due]
@@ -158,7 +158,7 @@ def leave(state: State, count: int) -> None:
 
 @rule
 def finish(state: State, i: int) -> None:
-    """Book what an instance has done until now, and let those join that are ready."""
+    """Account for the work of an instance until now, and let ready requests join."""
     instance, totals = state.instances[i], state.totals[0]
     seconds = totals.now - instance.since_s
     for r in range(instance.first_rank, instance.first_rank + instance.ranks):
@@ -197,7 +197,7 @@ def has_chunks(state: State, r: int) -> bool:
 
 @rule
 def finish_chunks(state: State, r: int) -> None:
-    """Book the prompt pieces of a step: what is done is staged to the host, or sent."""
+    """Account for the prompt pieces of a step: finished ones are staged to the host, or sent."""
     rank, totals = state.ranks[r], state.totals[0]
     i = 0
     while i < rank.pending:
@@ -237,7 +237,8 @@ def finish_chunks(state: State, r: int) -> None:
 
 @rule
 def join(state: State, r: int) -> None:
-    """Let those decode whose prompt is in its place; a rank that prefills for others drops them."""
+    """Start to decode requests whose prompt is in place; a rank that prefills for others drops
+    them."""
     rank, now = state.ranks[r], state.totals[0].now
     i = 0
     while i < rank.pending:
@@ -335,7 +336,7 @@ def prefill_step_us(state: State, tables: StepTables, i: int) -> float:
 def plan_decode(
     state: State, tables: StepTables, i: int, running: int, context_steps: int, queue_steps: int
 ) -> None:
-    """Decode on all ranks until something of their own happens."""
+    """Decode on all ranks until the next event of their own."""
     instance, count = state.instances[i], context_steps
     ranks = range(instance.first_rank, instance.first_rank + instance.ranks)
     for r in ranks:

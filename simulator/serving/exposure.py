@@ -1,7 +1,7 @@
-"""How much of the swap-in a decode step has to wait for.
+"""How long a decode step waits for swap-ins.
 
 The misses come from a replay, the time of a swap-in from the latency model; this module combines
-them into the time that a step of a whole batch takes longer than its compute.
+them into the time by which a step of a batch exceeds its compute.
 """
 
 from __future__ import annotations
@@ -36,9 +36,8 @@ class Exposure:
     """Waiting time of a decode step for copies, in us.
 
     `replayed` holds the misses of one request in each replayed layer, at the trace's context.
-    Another context changes them by the share of its tokens that lie outside the buffer: exact at
-    the trace's own context and at the buffer's size, where nothing misses; between and beyond an
-    assumption, since no trace of other lengths exists.
+    They scale with the share of the tokens of a context that are outside the buffer: exact at the
+    context of the trace and at the buffer size, where there are no misses; elsewhere an assumption.
     """
 
     mode: str
@@ -68,9 +67,9 @@ class Exposure:
 
     @cached_property
     def hideable(self) -> float:
-        """Share of the layers whose copies may pass while those before them compute.
+        """Share of the layers whose copies may overlap with the compute of earlier layers.
 
-        A shared layer's copies start behind those of its anchor and have until their layer.
+        The copies of a shared layer start after those of its anchor and must end before the layer.
         """
         if self.mode != "prefetch":
             return 0.0

@@ -1,4 +1,4 @@
-"""Machines: what one GPU and its share of the host offer. Figures from hardware.toml."""
+"""Machines: memory and rates of a GPU and of its share of the host, from hardware.toml."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Hardware:
     runtime_bytes: int  # taken on each GPU before weights: CUDA context, NCCL
     node_host_bytes: int  # host memory of all GPUs together
     step_times: str  # whose step-time table holds; empty: none
-    prefill_scale: float  # this machine's prefill time over that table's
+    prefill_scale: float  # prefill time of this machine over that of the table
     decode_scale: float
     link: str  # name of the host link's profile
     gpus_per_host: int  # that read from one host memory at once
@@ -31,7 +31,7 @@ class Hardware:
     memory_gb_s: float  # of the GPU's own memory, peak
     gpu_link_gb_s: float  # between the GPUs of a node, each GPU and direction
     node_link_gb_s: float  # the same between nodes
-    variants: str  # another machine that may be meant
+    variants: str  # another machine that may have been meant
     sources: Mapping[str, Source]
 
     def missing_rates(self, gpus: int) -> tuple[str, ...]:

@@ -1,19 +1,19 @@
-"""How long a swap-in takes: one layer, one decode step, all requests of a batch at once.
+"""The time of a swap-in: one layer, one decode step, all requests of a batch at once.
 
     us   = plan + plan_slot * buffer           deciding hits, misses and victims
-           + first + (own^3 + link^3)^(1/3)    the copy, if anything was missed
+           + first + (own^3 + link^3)^(1/3)    the copy, if there are misses
     own  = peak * (miss_ns + entry_bytes * miss_byte_ns)           the busiest request's own pace
-    link = batch * misses * (entry_ns + entry_bytes / link_gb_s)    all items over the link
+    link = batch * misses * (entry_ns + entry_bytes / link_gb_s)    all KV entries over the link
 
-The slower of own and link sets the pace, and where they are alike they hold each other up: a sum of
-cubes says both (the exponent was chosen on the fitted points). The figures come from links.toml:
-fitted to measurements by `hisparse-sim gpu calibrate`, or modelled for links that were not at hand;
-each carries its kind and source. With several GPUs of one host pulling at once, `Link.among` first
-shares the host's ceiling among them.
+The slower of own and link dominates, and both matter where they are close: a sum of cubes does both
+(the exponent was chosen on the fitted points). The figures come from links.toml: fitted to
+measurements by `hisparse-sim gpu calibrate`, or modelled for links that could not be measured; each
+states its kind and source. If several GPUs of one host read at once, `Link.among` first shares the
+limit of the host among them.
 
-A link whose profile names another's kernels (`kernels_of`) has their figures carried over by
-`KernelCost.over`: the pace of one request is set by the bytes that its block keeps in flight over
-the time that a load takes to come back (Little's law), so it goes with the round trip.
+A link whose profile names another's kernels (`kernels_of`) has their figures converted by
+`KernelCost.over`: the rate of one request is the bytes that its block keeps in flight over the time
+of a load (Little's law), so it depends on the round trip.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ KERNELS = ("sglang", "native")
 
 @dataclass(frozen=True)
 class KernelCost:
-    """What one swap-in kernel costs; times in us unless named otherwise."""
+    """Cost of one swap-in kernel; times in us unless stated."""
 
-    plan_us: float  # a launch that misses nothing, less what grows with the buffer
+    plan_us: float  # a launch without misses, less the part that grows with the buffer
     plan_slot_us: float  # for each slot of the buffer
-    first_us: float  # once a position is missed: the link's and the tables' latency
+    first_us: float  # if there is a miss: latency of the link and the tables
     miss_ns: float  # each miss of one request, whatever its size
     miss_byte_ns: float  # each of its bytes beside that
 
     def over(self, here_ns: float, there_ns: float) -> KernelCost:
-        """The kernel on another link, whose loads come back after `there_ns` and not `here_ns`.
+        """The kernel on another link, whose loads take `there_ns` instead of `here_ns`.
 
-        A request's own pace goes with the round trip, for the bytes in flight stay; that takes all
-        of a miss's time for waiting, and flatters the faster link by what of it is work on the GPU.
-        Before the first entry arrives there is one round trip. Planning stays.
+        The rate of a request changes with the round trip, since the bytes in flight stay the same.
+        That counts all of the time of a miss as waiting, which favours the faster link by the part
+        that is work on the GPU. The first entry takes one round trip. Planning stays the same.
         """
         ratio = there_ns / here_ns
         return replace(
@@ -62,7 +62,7 @@ class KernelCost:
         )
 
     def bytes_in_flight(self, round_trip_ns: float, entry_bytes: int) -> float:
-        """What one request keeps in flight at its own pace: rate x round trip."""
+        """Bytes that one request keeps in flight: rate x round trip."""
         return round_trip_ns * entry_bytes / (self.miss_ns + entry_bytes * self.miss_byte_ns)
 
 
@@ -74,8 +74,8 @@ class Link:
     description: str
     kind: str  # of the link's rate: measured, published or modelled
     source: str
-    entry_ns: float  # each item, whatever its size
-    link_gb_s: float  # rate of items beside that
+    entry_ns: float  # per KV entry, whatever its size
+    link_gb_s: float  # rate of KV entries besides
     bulk_gb_s: float  # one large copy from pinned memory
     kernels: dict[str, KernelCost]
     host_gb_s: float = inf  # large copies of GPUs of one host together; inf: not known
@@ -87,18 +87,18 @@ class Link:
     round_trip_high_ns: float = 0.0
 
     def ceiling_gb_s(self, gpus: int) -> float:
-        """What `gpus` that pull from one host at once get together at most."""
+        """Largest total rate of `gpus` that read from one host at once."""
         return self.host_gb_s * max(1.0, gpus / self.host_gpus if self.host_gpus else 1.0)
 
     def limited(self, host_gb_s: float) -> Link:
-        """The link with this ceiling for all GPUs of a host together, however many."""
+        """The link with this limit for all GPUs of a host together, whatever their number."""
         return replace(self, host_gb_s=host_gb_s, host_gpus=0)
 
     def among(self, gpus: int) -> Link:
-        """The link as each of `gpus` sees it when all of them pull from one host at once.
+        """The link as each of `gpus` sees it if all of them read from one host at once.
 
-        As it is while the host's ceiling allows the large copy to all; beyond that its rates fall
-        in proportion. The kernels' own work stays.
+        Unchanged as long as the limit of the host allows all of them the large copy; beyond that
+        its rates fall in proportion. The work of the kernels stays the same.
         """
         share = min(1.0, self.ceiling_gb_s(gpus) / (gpus * self.bulk_gb_s))
         return replace(
@@ -110,7 +110,7 @@ class Link:
 
 
 def measured_swap_ins() -> pd.DataFrame:
-    """What the figures of h200-pcie5 were fitted to: medians on an H200, one layer and step.
+    """The measurements to which h200-pcie5 was fitted: medians on an H200, one layer and step.
 
     Columns: batch, misses (of each request), buffer, entry_bytes, sglang_us (the engine's kernel,
     SGLang 0.5.23), native_us (ours). All samples: benchmarks/results/swap-in-h200.json.
@@ -126,7 +126,7 @@ def load_link(name: str, path: str | Path | None = None) -> Link:
 
     One that names the kernels of another link (`kernels_of`) needs `bulk_gb_s` and `round_trip_ns`
     only: rates of entries go with the large copy, see `KernelCost.over` for the kernels. Raises
-    ProfileError if it is unknown (the message lists the known) or lacks a figure.
+    ProfileError if it is unknown (the message lists the known ones) or lacks a figure.
     """
     profile = find_profile("links", name, path)
     of = profile.labels.get("kernels_of")
@@ -219,9 +219,9 @@ def swap_in_us(
     buffer
         Slots of a request.
     entry_bytes
-        Bytes of one position's KV item.
+        Bytes of a KV entry: one position in one layer.
     peak
-        Misses of the request that misses most; `misses` if not given.
+        Misses of the request with the most; `misses` if not given.
 
     Raises ValueError for an unknown kernel, ProfileError for an unknown link.
     """
@@ -234,7 +234,7 @@ def swap_in_us(
     peak = misses if peak is None else np.asarray(peak, np.float64)
     plan = cost.plan_us + cost.plan_slot_us * np.asarray(buffer, np.float64)
     own = peak * (cost.miss_ns + entry_bytes * cost.miss_byte_ns)
-    # A byte each ns is a GB/s.
+    # One byte per ns is 1 GB/s.
     every = np.asarray(batch, np.float64) * misses * (link.entry_ns + entry_bytes / link.link_gb_s)
     copy = cost.first_us + np.cbrt(own**3 + every**3) / 1e3
     total: npt.NDArray[np.float64] = plan + np.where(misses > 0, copy, 0.0)

@@ -1,4 +1,4 @@
-"""What starts the engine with a setting."""
+"""Launch flags of the engine for a setting."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hisparse_sim.simulator.serving.prediction import Setting
 
 
 def hisparse_config(setting: Setting) -> dict[str, int]:
-    """What --hisparse-config takes."""
+    """The value of --hisparse-config."""
     return {
         "top_k": setting.deployment.model.top_k,
         "device_buffer_size": setting.device_buffer_size,
@@ -17,8 +17,7 @@ def hisparse_config(setting: Setting) -> dict[str, int]:
 
 
 def launch_flags(setting: Setting) -> str:
-    """The flags that start SGLang with this setting; where prefill is apart, an instance that
-    decodes."""
+    """The flags that start SGLang with this setting; if disaggregated, a decode instance."""
     flags = _common(setting)
     if setting.disaggregated:
         flags.append("--disaggregation-mode decode")
@@ -29,7 +28,7 @@ def launch_flags(setting: Setting) -> str:
 
 
 def prefill_flags(setting: Setting) -> str:
-    """The flags of an instance that prefills for others; HiSparse has no part in it."""
+    """The flags of a prefill instance, which does not use HiSparse."""
     return " ".join([*_common(setting), "--disaggregation-mode prefill"])
 
 

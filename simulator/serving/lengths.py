@@ -1,4 +1,4 @@
-"""Which requests the engine refuses for their length, and which outputs it cuts.
+"""Requests that the engine refuses for their length, and outputs that it cuts.
 
 The rule of SGLang 0.5.12 to 0.5.23, with and without HiSparse. With C tokens of context, P tokens
 in the device pool (never P * R), a prompt of n tokens and o tokens asked for:
@@ -15,10 +15,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-PAGE_TOKENS = 64  # the engine's page; also the reserved page behind every hot buffer
+PAGE_TOKENS = 64  # the page of the engine; also the reserved page after every hot buffer
 
 WHOLE, CUT, REFUSED = "whole", "cut", "refused"
-PROMPT_MARGIN = 7  # tokens that the longest prompt stays below pool and context
+PROMPT_MARGIN = 7  # tokens by which the longest prompt stays below pool and context
 
 
 def pages(tokens: int) -> int:
@@ -28,7 +28,7 @@ def pages(tokens: int) -> int:
 
 @dataclass(frozen=True)
 class Length:
-    """What becomes of one request: `output` tokens are generated at most."""
+    """The outcome for one request: at most `output` tokens are generated."""
 
     outcome: str  # whole, cut or refused
     output: int  # 0 also if the prompt is accepted but leaves no room for an output
@@ -36,7 +36,7 @@ class Length:
 
 
 def check_length(prompt: int, output: int, pool_tokens: int, context: int) -> Length:
-    """What the engine does with `prompt` tokens and `output` asked for, on an empty rank.
+    """Return the outcome for `prompt` tokens and `output` requested, on an empty rank.
 
     `pool_tokens` is the device pool P of one rank, `context` the model's longest sequence.
     """

@@ -1,12 +1,12 @@
-"""How much memory a request takes under HiSparse, and how many requests one GPU holds.
+"""Memory of a request under HiSparse, and the number of requests that one GPU holds.
 
 As the engine allocates, per GPU rank. Read from SGLang 0.5.23, files under sglang/srt:
 managers/hisparse_coordinator.py (hot buffers, tables), mem_cache/allocator/hisparse.py,
 mem_cache/hisparse_memory_pool.py, model_executor/pool_configurator.py (bytes of a token),
-mem_cache/pool_host/base.py (host pool). What older releases did otherwise: engines.py.
-Letters: P device pool in tokens, R host_to_device_ratio, B device_buffer_size, L layers (shared
-ones too). The device pool stores KV items for P tokens, but indexer keys for all P * R tokens that
-the host pool can hold: a larger R makes P smaller.
+mem_cache/pool_host/base.py (host pool). For older releases see engines.py. Letters: P device pool
+in tokens, R host_to_device_ratio, B device_buffer_size, L layers (shared ones too). The device pool
+stores KV entries for P tokens, but indexer keys for all P * R tokens that the host pool can hold: a
+larger R makes P smaller.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ DEVICE_POOL, INDEXER_KEYS, HOST, LENGTH = "device pool", "indexer keys", "host",
 
 
 def _budgeted_entry_bytes(model: Model, kv_dtype: str, engine: Engine) -> int:
-    """Bytes that the pool's size counts for one entry of one layer."""
+    """Bytes that the pool size counts for one entry of one layer."""
     as_stored = engine.budgets_fp8_as_stored or kv_dtype != "fp8"
     return model.entry_bytes(kv_dtype if as_stored else "fp8-raw")
 
@@ -47,7 +47,7 @@ def device_pool_tokens(
 ) -> int:
     """P: tokens in the device pool under HiSparse, as the engine sizes it for `pool_bytes`.
 
-    `most`: --max-total-tokens, which only lowers it.
+    `most`: --max-total-tokens, which can only lower it.
     """
     keys = model.indexer_key_bytes * (ratio if engine.budgets_every_key else 1)
     entry = _budgeted_entry_bytes(model, kv_dtype, engine)
@@ -79,8 +79,8 @@ def unbudgeted_bytes(
 ) -> int:
     """Bytes that a pool of `pool_tokens` under HiSparse takes beyond its budget.
 
-    Older engines forget keys and a part of each fp8 entry; both come out of the GPU's reserve. All
-    P * R tokens have keys in every release.
+    Older engines leave out keys and a part of each fp8 entry; both come out of the reserve of the
+    GPU. All P * R tokens have keys in every release.
     """
     keys = 0 if engine.budgets_every_key else (ratio - 1) * model.indexer_key_bytes
     entry = model.entry_bytes(kv_dtype) - _budgeted_entry_bytes(model, kv_dtype, engine)
@@ -93,7 +93,7 @@ def host_pool_bytes(pool_tokens: int, ratio: int, layers: int, entry_bytes: int)
 
 
 def device_tokens(tokens: int, device_buffer_size: int) -> int:
-    """Device tokens of a decoding request: B and the reserved page; a short one its pages.
+    """Device tokens of a decoding request: B and the reserved page; for a short one, its pages.
 
     The reserved page comes with the last page of the buffer, not only beyond B.
     """
@@ -125,7 +125,7 @@ def full_kv_bytes(
     *,
     disaggregated: bool = False,
 ) -> int:
-    """Device bytes of a request that keeps everything on the GPU: items and indexer keys."""
+    """Device bytes of a request that is wholly on the GPU: KV entries and indexer keys."""
     keys = pages(tokens) * _baseline_key_bytes(model, engine, disaggregated)
     return request_host_bytes(model, kv_dtype, tokens) + keys
 
@@ -162,7 +162,7 @@ def check_buffer(model: Model, device_buffer_size: int) -> None:
 
 @dataclass(frozen=True)
 class Capacity:
-    """How many requests one GPU holds in decode, and what stops the next one."""
+    """Number of requests that one GPU holds in decode, and what limits it."""
 
     requests: int
     limit: str  # "device pool", "indexer keys", "host" or "length" (too long to run at all)
@@ -178,7 +178,7 @@ class Capacity:
 
 
 def _largest(fits: Callable[[int], bool], below: int) -> int:
-    """Largest whole number under `below` that fits, where smaller ones fit too; 0 if none does."""
+    """Largest whole number below `below` that fits, if smaller ones fit as well; 0 if none does."""
     low, high = 0, below
     while high - low > 1:
         middle = (low + high) // 2
@@ -203,8 +203,8 @@ def capacity(
 
     `tokens` counts prompt and output, `output` says how many of them are output: one that the
     engine cuts (see lengths.py) makes the request shorter. `device_pool_bytes` is what the engine
-    has left for KV on the GPU and `host_bytes` the host memory of this GPU's rank. Counts every
-    request at its full length, so none is retracted. The host pool is pinned whole at start: if it
+    has left for KV on the GPU and `host_bytes` the host memory of this GPU's rank. Every request
+    counts at its full length, so none is retracted. The whole host pool is pinned at start: if it
     does not fit, the engine does not start and no request runs. `most`: --max-total-tokens. Raises
     ValueError for arguments that the engine refuses.
     """
@@ -249,9 +249,9 @@ def capacity(
     else:
         requests, limit = by_keys, INDEXER_KEYS
         reason = (
-            f"{by_keys + 1} requests of {pages(tokens):,} tokens exceed the {logical:,} tokens"
-            f" (pool x ratio {ratio}) whose indexer keys are on the GPU and whose items the host"
-            " pool holds"
+            f"{by_keys + 1} requests of {pages(tokens):,} tokens exceed the {logical:,} tokens "
+            f"(pool x ratio {ratio}) whose indexer keys are on the GPU and whose KV entries the "
+            "host pool holds"
         )
     return Capacity(
         requests=requests,

@@ -1,4 +1,7 @@
-"""Misses that the serving model needs: means over the steps of each layer of a replayed trace."""
+"""Misses that the serving model needs: means over the steps of each layer of a replayed trace.
+
+One file: a replay, facts and a miss curve are three sources of the same few numbers.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from hisparse_sim.policies import ALIASES, Policy, get_policy
-from hisparse_sim.simulator.mrc import TEXTBOOK_LRU
+from hisparse_sim.simulator.mrc.names import TEXTBOOK_LRU
 from hisparse_sim.simulator.mrc.counted import CountedTrace
 from hisparse_sim.simulator.mrc.facts import is_facts, read_facts
 from hisparse_sim.simulator.replay.replaying import replay_part
@@ -24,12 +27,12 @@ from hisparse_sim.traces.file.units import TOKEN, plural, refuse_blocks
 from hisparse_sim.traces.synth.generated import GeneratedTrace
 
 QUANTILES = 65  # of a layer's misses per step: 0, 1/64, ..., 1
-WARM_UP_STEPS = 16  # the burst of the first steps comes once a request, not once a step
+WARM_UP_STEPS = 16  # the burst of the first steps comes once per request
 
 
 @dataclass(frozen=True)
 class LayerMisses:
-    """Mean misses a step of each replayed layer, and what they were replayed from."""
+    """Mean misses per step of each replayed layer, and their origin."""
 
     trace: str
     provenance: str
@@ -75,7 +78,7 @@ class LayerMisses:
 
 
 class Origin(NamedTuple):
-    """Where misses come from."""
+    """The origin of misses."""
 
     name: str  # of the trace
     provenance: str
@@ -101,11 +104,11 @@ def layer_misses(
     """Replay `trace` (None: the bundled sample) and average each layer's misses.
 
     The first `warm_up_steps` of every request are replayed but not averaged. Raises TraceError
-    for a bad trace or one that does not count tokens, ValueError for one that is no longer than the
-    warm-up.
+    for a bad trace or one whose positions are not tokens, ValueError for one that is no longer than
+    the warm-up.
     """
     opened = as_trace(trace)
-    refuse_blocks([opened], "serving models price")
+    refuse_blocks([opened], "serving models need")
     chosen = get_policy(policy)
     if isinstance(opened, CountedTrace):
         return _counted(opened, chosen.name, device_buffer_size, start, warm_up_steps)
@@ -153,8 +156,8 @@ def layer_misses(
 def _counted(
     trace: CountedTrace, policy: str, device_buffer_size: int, start: str, warm_up_steps: int
 ) -> LayerMisses:
-    """Misses from facts: the textbook's LRU stands for the engine's, and the spread is that of the
-    means of the windows, so it is smaller than that of steps."""
+    """Misses from facts: the textbook LRU stands for the engine's. The spread is that of the means
+    of windows, which is smaller than that of steps."""
     name = TEXTBOOK_LRU if policy == "lru" and "lru" not in trace.curves.of else policy
     if start != trace.curves.start or name not in trace.curves.of:
         raise TraceError(
@@ -179,9 +182,7 @@ def _counted(
         policy=policy,
         device_buffer_size=device_buffer_size,
         start=start,
-        per_layer=tuple(
-            float(np.average(own["misses"], weights=own["steps"])) for own in by_layer
-        ),
+        per_layer=tuple(float(np.average(own["misses"], weights=own["steps"])) for own in by_layer),
         spread=tuple(tuple(np.quantile(own["misses"], grid).tolist()) for own in by_layer),
         selected=float(lines["accesses"].sum() / lines["steps"].sum()),
         context=float(np.average(lines["tokens"] - lines["steps"] / 2, weights=lines["steps"])),
@@ -226,12 +227,12 @@ class MissCurve:
 def read_miss_curve(
     path: str | Path, policy: str, context: float, top_k: int, start: str = "staged"
 ) -> MissCurve:
-    """Misses from the rows of a sweep (csv, json, jsonl or parquet), or facts, instead of a replay.
+    """Misses from the rows of a sweep (csv, json, jsonl, parquet), or facts, in place of a replay.
 
     The rate at a buffer is misses over accesses, summed over the rows of `policy`. Rows of one's
     own need `buffer` and `miss_rate` alone, one at every buffer. Of two starts that were swept,
-    `start` is taken. A rate says nothing about layers or spread: all are taken alike. `context`: tokens of
-    the requests that were swept.
+    `start` is taken. A rate has no layers or distribution: all are taken as equal. `context`:
+    tokens of the requests that were swept.
 
     Raises TraceError if the file cannot be read, has a rate that is none (missing, negative, above
     1), holds several traces, seeds or selections of one trace, or counts no tokens.
@@ -248,11 +249,11 @@ def read_miss_curve(
             raise TraceError(f"{file} has no column {column}: give the rows of a sweep")
         if (missing := rows[column].isna()).any():
             row = int(missing.to_numpy().argmax()) + 1
-            raise TraceError(f"{file}, row {row}: {column} is missing, and it means no rate of 0")
+            raise TraceError(f"{file}, row {row}: {column} is missing, which is not a rate of 0")
     others = set(rows["unit"].fillna(TOKEN)) - {TOKEN} if "unit" in rows else set()
     if others:
         units = " and ".join(map(plural, sorted(others)))
-        raise TraceError(f"{file} counts {units}, and serving models price single tokens")
+        raise TraceError(f"{file} counts {units}, and serving models need single tokens")
     if "policy" in rows:
         swept = ", ".join(dict.fromkeys(rows["policy"].dropna()))
         rows = rows[rows["policy"].str.lower().replace(ALIASES) == policy]
@@ -278,7 +279,7 @@ def read_miss_curve(
 
 
 def _counted_rows(file: Path, start: str) -> pd.DataFrame:
-    """Return the rows of a facts file; the textbook's LRU stands for the engine's."""
+    """Return the rows of a facts file; the textbook LRU stands for the engine's."""
     rows = read_facts(file, start).summed().rows
     if "lru" not in set(rows["policy"]):
         rows["policy"] = rows["policy"].replace(TEXTBOOK_LRU, "lru")

@@ -1,6 +1,6 @@
-"""What the memory and serving models know about a language model with sparse attention.
+"""Language models with sparse attention, as the memory and serving models need them.
 
-Dimensions come from the model's published config; bytes follow from them by arithmetic.
+Dimensions come from the published config of a model; bytes follow from them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FULL, SHARED = "full", "shared"
 
 @dataclass(frozen=True)
 class Parameters:
-    """Parameter counts of the parts that parallelism splits differently (no MTP layer)."""
+    """Parameter counts by parts that parallelism splits differently (without the MTP layer)."""
 
     attention: int  # projections of all layers, indexers included
     experts: int  # routed experts

@@ -1,7 +1,7 @@
-"""Which device_buffer_size and host_to_device_ratio to run, and what they are worth.
+"""The choice of device_buffer_size and host_to_device_ratio, and its value.
 
-A quick estimate ranks all candidates; the event loop serves the finalists, and its word counts:
-every rate and latency in a plan is what `serve` gives for the same setting and the same requests.
+A quick estimate ranks all candidates; the event loop serves the finalists and decides: every rate
+and latency in a plan is what `serve` gives for the same setting and the same requests.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ class Plan:
         return self.candidates[kept]
 
     def document(self, every: bool = False) -> dict[str, Any]:
-        """Everything in names and plain values, for a script: `recommendation` and what it rests
-        on, then `candidates`."""
+        """Everything as names and plain values, for scripts: `recommendation` and its basis, then
+        `candidates`."""
         return {
             "recommendation": dict(self.best) if self.best is not None else None,
             "reasons": list(self.reasons),
@@ -213,7 +213,7 @@ def _why_none(found: Candidates) -> str:
 
 
 def _reasons(found: Candidates, place: int, base: Mapping[str, Any]) -> Iterable[str]:
-    """What is recommended, what lies beside it, and what is without HiSparse: a sentence each."""
+    """The recommendation, its neighbours, and serving without HiSparse, a sentence each."""
     best, setting = found.rows[place], found.settings[place]
     at = f"(p{found.aim.percentile:g})"
     apart = (

@@ -1,4 +1,4 @@
-"""Putting the parts together: a deployment, its compute, replayed misses and a HiSparse setting."""
+"""A deployment, its compute, replayed misses and a HiSparse setting, put together."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def swap_in_on(link: Link, kernel: str, device_buffer_size: int, entry_bytes: in
 
 @dataclass(frozen=True)
 class Setting:
-    """One way to serve: everything that a prediction depends on except the workload."""
+    """One way to serve: all that a prediction depends on except the workload."""
 
     deployment: Deployment
     steps: StepTimes | None  # None: rates are not known, memory is
@@ -158,7 +158,7 @@ class Setting:
         return (link.host_low_gb_s, link.host_high_gb_s) if link.host_low_gb_s else ()
 
     def assumptions(self) -> tuple[str, ...]:
-        """What the figures rest on that nobody may have said, a sentence each."""
+        """The assumptions of the figures that may not have been stated, a sentence each."""
         link, pulling = self.link, self.deployment.pulling_gpus
         steps = (
             f"step times, {self.steps.kind}: {self.steps.source}" if self.steps else self.no_steps
@@ -191,7 +191,7 @@ class Setting:
         )
 
     def resident(self, prompt: int, output: int) -> tuple[int, str]:
-        """Requests that one rank runs together when more are always waiting, and what limits them.
+        """Requests that one rank runs together if others always wait, and their limit.
 
         All at their mean length, so that growth and endings balance; the last one admitted also
         needs room for its prompt in the device pool if prefill runs on the same GPUs. `output` is
@@ -216,7 +216,7 @@ class Setting:
         return found[limit], limit
 
     def _beside_a_prompt(self, prompt: int, output: int, mean: int) -> dict[str, int]:
-        """Requests that run when the last one admitted still has its prompt in the device pool.
+        """Requests that run while the last one admitted still has its prompt in the device pool.
 
         Ends spread evenly over time, except where whole outputs are promised without HiSparse:
         there equal requests stay in step.
@@ -257,9 +257,9 @@ class Setting:
     def steady_tokens_per_s(self, prompt: int, output: int, batch: int) -> float:
         """Output tokens a second of the whole instance with `batch` requests on every rank.
 
-        A cohort view: every rank prefills `batch` prompts one after the other, all ranks at once,
-        then they decode together. That is how equal requests behave (prefill waits for no one and
-        stalls all); unequal lengths cost more. With prefill elsewhere only decode counts.
+        Requests in cohorts: every rank prefills `batch` prompts one after the other, all ranks at
+        once, then they decode together. Equal requests behave like that (a prefill stalls all);
+        unequal lengths cost more. If disaggregated, only decode counts.
         """
         if batch < 1:
             return 0.0

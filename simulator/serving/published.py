@@ -1,4 +1,4 @@
-"""The published figures that `reproduce` redoes: data with sources, which no model reads."""
+"""The published figures for `reproduce`: data with sources, which no model reads."""
 
 from importlib.resources import files
 from typing import Any

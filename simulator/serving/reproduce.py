@@ -1,4 +1,4 @@
-"""Published figures redone: what was published, what the models here give, and how it was obtained.
+"""Published figures reproduced: what was published, what our models give, and how it was obtained.
 
 The figures and their scenarios are data (profiles/published.toml). No model reads them.
 """
@@ -6,38 +6,20 @@ The figures and their scenarios are data (profiles/published.toml). No model rea
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from functools import cache
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from hisparse_sim.policies import Policy
-from hisparse_sim.simulator.serving.deployment import Deployment, rank_weight_bytes
-from hisparse_sim.simulator.serving.engines import NEWEST, load_engine
-from hisparse_sim.simulator.serving.exposure import Exposure
-from hisparse_sim.simulator.serving.hardware import load_hardware
-from hisparse_sim.simulator.serving.latency import load_link
-from hisparse_sim.simulator.serving.memory import (
-    baseline_pool_tokens,
-    full_kv_bytes,
-    hot_buffer_bytes,
-)
-from hisparse_sim.simulator.serving.missing import LayerMisses, layer_misses
-from hisparse_sim.simulator.serving.models import load_model
-from hisparse_sim.simulator.serving.prediction import Setting, swap_in_on
+from hisparse_sim.simulator.serving.engines import NEWEST
+from hisparse_sim.simulator.serving.missing import Origin
 from hisparse_sim.simulator.serving.published import read_published
-from hisparse_sim.simulator.serving.served import serve
-from hisparse_sim.simulator.serving.step_source import steps_for
-from hisparse_sim.simulator.serving.steptimes import LAYOUTS
-from hisparse_sim.simulator.serving.workload import Workload
-from hisparse_sim.traces import Trace, open_trace, sample_path
+from hisparse_sim.simulator.serving.published_runs import THEN, Runs, memory_figure
+from hisparse_sim.traces import Trace
 from hisparse_sim.traces.file.units import refuse_blocks
 
-GIB = 1 << 30
 Progress = Callable[[str], None]
-THEN = "sglang-0.5.16"  # most figures were published before 0.5.17 counted all indexer keys
 CURVE = (8, 16, 32, 64, 128, 256)  # concurrencies of the figure
 
 
@@ -61,142 +43,11 @@ class Reproduced:
         return self.ours / self.published - 1
 
 
-def _memory(entry: Mapping[str, Any]) -> tuple[float, str]:
-    model = load_model(entry.get("model", "glm-5.1"))
-    formula = entry["formula"]
-    if formula == "request_gb":
-        held = full_kv_bytes(model, "bf16", entry["tokens"])
-        return held / 1e9, "KV entries and keys of all layers"
-    if formula == "hot_buffer_gb":
-        return hot_buffer_bytes(model, "bf16", entry["buffer"]) / 1e9, "KV entries of B + 64 slots"
-    if formula == "weights_gb":
-        weights = rank_weight_bytes(model, LAYOUTS[entry["layout"]])
-        return weights / 1e9, "from the config's dimensions"
-    if formula == "requests_in":
-        pool = round(entry["pool_gb"] * 1e9)
-        tokens = baseline_pool_tokens(model, "bf16", pool)
-        return float(tokens // entry["tokens"]), "pool tokens over request tokens"
-    # rule_of_thumb: host memory over the KV entries of a pool that does not shrink with the ratio.
-    pool = baseline_pool_tokens(model, "bf16", 30 * GIB)
-    held = 8 * pool * model.layers * model.entry_bytes("bf16")
-    return entry["host_tb"] * 1e12 / held, "host memory over the KV entries of 8 pools of 32.2 GB"
-
-
-class _Runs:
-    """Serving runs of one trace, each made once."""
-
-    def __init__(self, trace: Trace, policy: str | Policy, engine: str | None = None) -> None:
-        self.engine = engine  # None: that of each figure
-        self.misses: Callable[[int], LayerMisses] = cache(
-            lambda size: layer_misses(trace, policy, size)
-        )
-        self._rates: dict[tuple[Any, ...], tuple[float, str]] = {}
-
-    def setting(self, entry: Mapping[str, Any], mode: str, pool_gib: float | None) -> Setting:
-        model = load_model(entry.get("model", "glm-5.1"))
-        hardware = load_hardware(entry.get("hardware", "h200"))
-        layout = entry.get("layout", "dp8-tp8")
-        pool = round(pool_gib * GIB) if pool_gib else None
-        deployment = Deployment(
-            model,
-            hardware,
-            LAYOUTS[layout],
-            pool_bytes=pool,
-            engine=load_engine(self.engine or entry.get("engine", THEN)),
-        )
-        size = entry.get("buffer", 4096)
-        return Setting(
-            deployment,
-            steps_for(model, hardware, layout, "bf16"),
-            mode,
-            size,
-            entry.get("ratio", 8),
-            self.misses(size) if mode != "baseline" else None,
-            disaggregated=entry.get("disaggregated", False),
-        )
-
-    # B and ratio are the same in all entries that share a workload.
-    def tokens_per_s(
-        self, entry: Mapping[str, Any], mode: str, pool_gib: float | None
-    ) -> tuple[float, str]:
-        workload = Workload(
-            entry.get("prompt", 32_768),
-            entry.get("output", 8192),
-            entry["requests"],
-            concurrency=entry["concurrency"],
-            range_ratio=entry.get("range_ratio", 1.0),
-        )
-        key = (workload, mode, pool_gib, entry.get("engine"))
-        if key not in self._rates:
-            setting = self.setting(entry, mode, pool_gib)
-            served = serve(setting.server(), workload)
-            how = f"{served.running:.0f} of {workload.concurrency} decode"
-            if len(served.finished):
-                shares = served.times
-                how += (
-                    f" at {served.tpot_ms(50):.1f} ms; prefill"
-                    f" {shares.prefill / served.makespan:.0%}, swap-in"
-                    f" {shares.swap_in / served.makespan:.0%} of the time"
-                )
-                if mode != "baseline" and (bounds := setting.host_range()):
-                    rates = [
-                        serve(replace(setting, host_gb_s=bound).server(), workload)
-                        for bound in bounds
-                    ]
-                    how += (
-                        f"; with {bounds[0]:.0f} GB/s from the host"
-                        f" {rates[0].output_tokens_per_s:,.0f}, with {bounds[1]:.0f}"
-                        f" {rates[1].output_tokens_per_s:,.0f} tokens/s"
-                    )
-            else:
-                longest = min(setting.pool.device_tokens, setting.deployment.model.context) - 1
-                how = f"every request refused: the longest is {longest:,} tokens"
-            self._rates[key] = served.output_tokens_per_s, how
-        return self._rates[key]
-
-    def serving(self, entry: Mapping[str, Any]) -> tuple[float, str]:
-        pool = entry.get("pool_gib")
-        ours, how = self.tokens_per_s(entry, entry["mode"], pool)
-        if "against" in entry:
-            other, _ = self.tokens_per_s(entry, entry["against"], pool)
-            how = f"{ours:,.0f} over {other:,.0f} tokens/s; {how}"
-            ours = ours / other if other else float("nan")
-        return ours, how
-
-    def steps(self, entry: Mapping[str, Any]) -> tuple[float, str]:
-        """Tokens/s of steps that take what the measured baseline takes and our swap-in."""
-        base = read_published()["measured_baseline"]
-        model = load_model("glm-5.1")
-        hardware = load_hardware(base["hardware"])
-        misses = self.misses(base["buffer"])
-        item = model.entry_bytes(base["kv_dtype"])
-        link = load_link(hardware.link).among(hardware.gpus_per_host)
-        swap_in = swap_in_on(link, "sglang", base["buffer"], item)
-        exposure = Exposure("hisparse", model, base["buffer"], misses, swap_in)
-        running, batch = base["running"], entry["batch"]
-        step_ms = [1000 * n / rate for n, rate in zip(running, base["tokens_per_s"], strict=True)]
-        compute = float(np.interp(batch, running, step_ms))
-        if batch > running[-1]:
-            slope = (step_ms[-1] - step_ms[-2]) / (running[-1] - running[-2])
-            compute += slope * (batch - running[-1])
-        wait = exposure.step_us(batch, base["context"], 0.0, 0.0) / 1000
-        how = f"measured baseline {compute:.1f} ms, swap-in {wait:.1f} ms"
-        return 1000 * batch / (compute + wait), how
-
-    def decode(self, entry: Mapping[str, Any]) -> tuple[float, str]:
-        """The gain of decode alone, with as many requests as fit."""
-        prompt, output = entry["prompt"], entry["output"]
-        rates, batches = [], []
-        for mode in ("hisparse", "baseline"):
-            setting = replace(self.setting(entry, mode, None), disaggregated=True)
-            held, _ = setting.resident(prompt, output)
-            batches.append(min(held, entry["concurrency"] // setting.ranks))
-            rates.append(setting.steady_tokens_per_s(prompt, output, batches[-1]))
-        how = (
-            f"{rates[0]:,.0f} over {rates[1]:,.0f} tokens/s with {batches[0]} and {batches[1]}"
-            " requests a GPU, decode only"
-        )
-        return rates[0] / rates[1] if rates[1] else float("nan"), how
+def _whole(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a figure of decode alone as one of the whole deployment."""
+    what = entry["what"].replace("H20 disaggregated", "H20 with 1 prefill node")
+    gap = "prefill limits it: the model has an H20 prefill 6.7 times slower than an H200"
+    return dict(entry) | {"what": what, "gap": gap}
 
 
 def reproduce(
@@ -205,23 +56,26 @@ def reproduce(
     progress: Progress | None = None,
     engine: str | None = None,
 ) -> Iterator[Reproduced]:
-    """Redo every published figure, one after the other.
+    """Reproduce all published figures, one after the other.
 
-    `trace`: whose misses are replayed (None: the bundled sample). `progress` gets each name first.
+    `trace`: whose misses are replayed (None: the synthetic demand of each model, see demand.py).
+    `progress` gets each name first.
     `engine`: one release for all figures (None: the one that each figure is from).
     """
     published = read_published()
-    trace = trace or open_trace(sample_path())
-    refuse_blocks([trace], "serving models price")
-    runs = _Runs(trace, policy, engine)
+    if trace is not None:
+        refuse_blocks([trace], "serving models need")
+    runs = Runs(trace, policy, engine)
     kinds = {
-        "memory": _memory,
+        "memory": memory_figure,
         "serving": runs.serving,
         "steps": runs.steps,
         "decode": runs.decode,
+        "end to end": runs.end_to_end,
     }
+    figures = published | {"end to end": [_whole(entry) for entry in published["decode"]]}
     for kind, compute in kinds.items():
-        for entry in published[kind]:
+        for entry in figures[kind]:
             if progress:
                 progress(entry["what"])
             ours, how = compute(entry)
@@ -235,6 +89,11 @@ def reproduce(
                 gap=entry["gap"],
                 source=published["sources"][entry["source"]],
             )
+
+
+def origin_of(trace: Trace | None) -> Origin:
+    """Return the source of the misses: a trace, or the synthetic demand of each model."""
+    return Origin.of(trace) if trace else Origin("synthetic@each", "synthetic", "")
 
 
 def table(rows: list[Reproduced]) -> pd.DataFrame:
@@ -255,9 +114,9 @@ def table(rows: list[Reproduced]) -> pd.DataFrame:
     )
 
 
-def throughput_curves(trace: Trace, policy: str | Policy = "lru") -> pd.DataFrame:
+def throughput_curves(trace: Trace | None = None, policy: str | Policy = "lru") -> pd.DataFrame:
     """Our rates for 32k/8k on 8 x H200, as rows of `serve`: columns mode, load, tokens_per_s."""
-    runs = _Runs(trace, policy)
+    runs, origin = Runs(trace, policy), origin_of(trace)
     lines = (  # name, mode, pool in GiB, engine
         ("baseline", "baseline", None, THEN),
         ("baseline, pool 10.7 GB", "baseline", 10.0, THEN),
@@ -267,8 +126,8 @@ def throughput_curves(trace: Trace, policy: str | Policy = "lru") -> pd.DataFram
     return pd.DataFrame(
         [
             {
-                "trace": trace.name,
-                "provenance": trace.metadata.provenance,
+                "trace": origin.name,
+                "provenance": origin.provenance,
                 "mode": name,
                 "load": str(concurrency),
                 "tokens_per_s": runs.tokens_per_s(

@@ -1,11 +1,11 @@
-"""Step times where nobody has measured kernels: a roofline over FLOPs, bytes and the links.
+"""Step times without measured kernels: a roofline over FLOPs, bytes and links.
 
 Each part of a step is a sum of terms. A term is the time that the machine's peak rates allow, the
-longer of arithmetic and memory traffic, times a factor of how far real kernels stay from it, and
+longer of arithmetic and memory traffic, times a factor for the efficiency of real kernels, and
 every layer adds a fixed time for launches and synchronisation. Factors and fixed times are fitted
-to the shipped tables by benchmarks/fit_roofline.py, which also says how far they miss a machine
-that was left out: the parts of a decode step by 6 to 27 % in the median and up to 45 % for one
-point in ten, of prefill by 5 to 30 and up to 60 %. A table of measured kernels is better.
+to the shipped tables by benchmarks/fit_roofline.py, which also gives the error on a machine that
+was left out: the parts of a decode step by 6 to 27 % in the median and up to 45 % for one point in
+ten, of prefill by 5 to 30 and up to 60 %. A table of measured kernels is better.
 
     attention: projections; sparse attention over the selected entries; indexer over all keys
     rest:      routed experts that any token chose; dense parts; exchange between the GPUs

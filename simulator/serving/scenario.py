@@ -1,7 +1,7 @@
-"""A deployment, its load and its misses by plain names, and the `Setting` that they describe.
+"""A deployment, its load and its misses by plain names, and the `Setting` that results.
 
 The commands plan and serve and the functions of the same names take these options, with these
-defaults. Importing this loads nothing heavy, for the command line does.
+defaults. The command line imports this, so it loads nothing heavy.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MOST_GIB = 1 << 20  # a pebibyte
 
 @dataclass(frozen=True)
 class Scenario:
-    """Everything that plan and serve share but what they vary: buffer, ratio, mode, concurrency."""
+    """What plan and serve share; they vary buffer, ratio, mode and concurrency."""
 
     model: str = "glm-5.1"  # model profile
     hardware: str = "h200"  # machine profile
@@ -101,7 +101,7 @@ class Scenario:
         from functools import cache
 
         from hisparse_sim.simulator.mrc.counted import as_trace_or_facts
-        from hisparse_sim.simulator.serving.demand import demand_of
+        from hisparse_sim.simulator.serving.demand import demand_beyond, demand_of
         from hisparse_sim.simulator.serving.missing import (
             LayerMisses,
             Origin,
@@ -151,13 +151,13 @@ class Scenario:
             origin = curve.origin
             notes += (f"misses from {self.miss_curve}",)
             if curve.start not in ("", start):
-                notes += (f"they are those of a {curve.start} start, this is a {start} one",)
+                notes += (f"they are of a {curve.start} start, this is a {start} one",)
         else:
             if self.trace is None:
                 trace, note = demand_of(model, context)
             else:
                 trace = as_trace_or_facts(self.trace)
-                refuse_blocks([trace], "serving models price")
+                refuse_blocks([trace], "serving models need")
                 note = (
                     f"misses from {trace.name} ({trace.metadata.model},"
                     f" {trace.metadata.provenance})"
@@ -168,10 +168,8 @@ class Scenario:
 
             @cache
             def misses_of(name: str, size: int) -> LayerMisses:
-                replayed = trace
-                if self.trace is None and context <= size:  # a trace that fits says nothing
-                    replayed, _ = demand_of(model, 2 * size)
-                return layer_misses(replayed, policy if name == policy.name else name, size, start)
+                ours = demand_beyond(model, context, size) if self.trace is None else trace
+                return layer_misses(ours, policy if name == policy.name else name, size, start)
 
             given = misses_of
         setting = Setting(
@@ -250,12 +248,12 @@ def deployment_of(
 
 
 class Resolved(NamedTuple):
-    """What a scenario names, loaded."""
+    """The parts that a scenario names, loaded."""
 
     setting: Setting  # at the default buffer and ratio
     misses_of: MissesOf
     origin: Origin  # of the misses
-    notes: tuple[str, ...]  # what a reader of the result must know, a sentence each
+    notes: tuple[str, ...]  # for the reader of the result, a sentence each
 
 
 def scenario_of(options: Mapping[str, Any]) -> Scenario:

@@ -1,4 +1,4 @@
-"""Serving a load: what a deployment is made of, one run of it in time, and what came of it.
+"""Serving a load: the parts of a deployment, one run over time, and its outcome.
 
 The run itself is in event_loop.py.
 """
@@ -67,7 +67,7 @@ class Server:
             raise ValueError("links must have a rate above 0")
 
     def output(self, prompt: int, output: int) -> int:
-        """Tokens that a request may generate of those asked for; 0: refused."""
+        """Tokens that a request may generate of those requested; 0: refused."""
         pool = self.prefill_pool if self.prefill_instances else None
         if pool and pool.length(prompt, 1).outcome == REFUSED:
             return 0
@@ -76,7 +76,7 @@ class Server:
 
 @dataclass
 class Times:
-    """Where the time of an instance went, in s. The parts add up to the makespan."""
+    """The time of an instance by use, in s. The parts add up to the makespan."""
 
     prefill: float = 0.0
     decode_attention: float = 0.0
@@ -193,7 +193,7 @@ def serve(
     context_steps: int = event_loop.CONTEXT_STEPS,
     queue_steps: int = event_loop.QUEUE_CHECK_STEPS,
 ) -> Served:
-    """Serve all requests and say how it went.
+    """Serve all requests and return the outcome.
 
     Prompts too long for the pool are refused and counted, and outputs are cut and counted, as the
     engine does. Deterministic: the same arguments give the same result. With `context_steps` and

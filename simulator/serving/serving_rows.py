@@ -1,4 +1,4 @@
-"""Serving runs as tidy rows: what `serve` writes, and what `plan` says of its candidates."""
+"""Serving runs as tidy rows, for `serve` and for the candidates of `plan`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a number of requests on one rank runs out of, when, and what the engine then does."""
+"""What a number of requests exhausts on one rank, when, and what the engine does then."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hisparse_sim.simulator.serving.memory import device_tokens, pages, slot_tab
 
 @dataclass(frozen=True)
 class Shortage:
-    """One resource that a plan exhausts: what, when, and what the engine then does."""
+    """One exhausted resource: what, when, and what the engine does then."""
 
     what: str
     when: str
@@ -29,7 +29,7 @@ def shortages(
     max_running_requests: int,
     colocated: bool = True,
 ) -> list[Shortage]:
-    """What `requests` on one rank, all decoding together from their first token, run out of.
+    """Return what `requests` exhaust that decode together on one rank from their first token.
 
     Empty if they all finish without a shortage. `max_running_requests` is per rank. Activations and
     CUDA graphs share the reserve with the slot tables and are not counted: a table that takes more
@@ -46,7 +46,7 @@ def shortages(
     if found.limit == "length":
         length = check_length(prompt, asked, pool, deployment.model.context)
         refused = length.outcome == REFUSED
-        effect = "the request is refused" if refused else "it is let in, and nothing is generated"
+        effect = "the request is refused" if refused else "it is admitted, and generates nothing"
         out.append(Shortage("length", "at admission", effect, found.reason))
     tables = (max_running_requests + 1) * slot_table_bytes(
         deployment.model, device_buffer_size, deployment.engine

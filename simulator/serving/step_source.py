@@ -1,4 +1,4 @@
-"""Where the step times of a deployment come from: a table, AIConfigurator, or a roofline."""
+"""The source of the step times of a deployment: a table, AIConfigurator or a roofline."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""How long one engine step computes: tables made from AIConfigurator's measured kernel data.
+"""The compute time of an engine step: tables made from AIConfigurator's measured kernel data.
 
 A decode step of data-parallel attention has two parts. Attention (projections, indexer, sparse
 attention) runs on every rank for its own requests, so the slowest rank counts. The rest (experts,
 their communication, norms, head) runs on all tokens of all ranks together. Tables store the two
-apart, so that ranks may hold different batches and a prefill may run on one rank alone.
+separately, so that ranks may hold different batches and a prefill may run on one rank alone.
 
-Nothing here knows HiSparse: this is the compute of the model with the whole KV on the GPU.
+HiSparse plays no part here: this is the compute of the model with the whole KV cache on the GPU.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MEASURED, MODELLED = "measured", "modelled"
 
 @dataclass(frozen=True)
 class Layout:
-    """How a model is spread over the GPUs of one instance."""
+    """How a model is distributed over the GPUs of one instance."""
 
     name: str
     attention_dp: int  # ranks with their own requests and KV
@@ -86,7 +86,8 @@ class StepTimes:
         return _between(low, high, x)
 
     def decode_rest_us(self, mean_batch: float) -> float:
-        """Experts, communication, norms and head, with `mean_batch` requests a rank on average."""
+        """Experts, communication, norms and head, with `mean_batch` requests per rank on
+        average."""
         return _line(self.batch, self.rest_us, mean_batch)
 
     def decode_us(self, batch: float, context: float) -> float:
@@ -103,7 +104,7 @@ class StepTimes:
         return _line(self.prefill_tokens, self.prefill_attention_us, tokens)
 
     def prefill_rest_chunk_us(self, mean_tokens: float) -> float:
-        """The rest for a chunk, with `mean_tokens` prompt tokens a rank on average over ranks."""
+        """The rest for a chunk, with `mean_tokens` prompt tokens per rank on average."""
         return _line(self.prefill_tokens, self.prefill_rest_us, mean_tokens)
 
     def scaled(self, hardware: str, decode: float, prefill: float, source: str) -> StepTimes:
@@ -130,7 +131,8 @@ class StepTimes:
 
 
 def _place(grid: tuple[float, ...], value: float) -> tuple[int, float]:
-    """Interval of `grid` and the position in it; under the first point 0, above the last past 1."""
+    """Interval of `grid` and the position in it; below the first point 0, above the last more than
+    1."""
     index = min(max(bisect_left(grid, value) - 1, 0), len(grid) - 2)
     return index, max((value - grid[index]) / (grid[index + 1] - grid[index]), 0.0)
 
@@ -141,7 +143,7 @@ def _line(grid: tuple[float, ...], values: tuple[float, ...], at: float) -> floa
 
 
 def _between(low: float, high: float, x: float) -> float:
-    """The line from `low` at 0 to `high` at 1; beyond that it goes on, but never falls."""
+    """The line from `low` at 0 to `high` at 1; beyond that it continues, but never falls."""
     return low + (high - low) * (min(x, 1.0) if high < low else x)
 
 

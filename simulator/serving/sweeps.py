@@ -1,4 +1,4 @@
-"""Sweeps with what their misses cost: what the command sweep calls, and Python users."""
+"""Sweeps and the cost of their misses, for the command sweep and for Python."""
 
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
@@ -70,13 +70,13 @@ def sweep(
     progress: Callable[[Progress], None] | None = None,
     keep: str | PathLike[str] | Kept | None = None,
 ) -> Sweep:
-    """Replay policies at buffer sizes over traces, and say what their misses cost.
+    """Replay policies at buffer sizes over traces, and compute the cost of their misses.
 
     Parameters
     ----------
     traces
-        Paths or opened traces, one or several; None: the bundled sample. Facts files (of `mrc`) give
-        the rows of what was counted.
+        Paths or opened traces, one or several; None: the bundled sample. Facts files (of `mrc`)
+        give the rows of what was counted.
     policies
         Names, files named as `FILE.py:NAME`, or policies; None: all of the package.
     buffers
@@ -91,15 +91,15 @@ def sweep(
     requests, layers, steps
         Only these; `steps` = (first, stop) keeps first <= step < stop.
     ratios
-        `host_to_device_ratio`: adds bytes over the link and what fits into memory, a row each.
+        `host_to_device_ratio`: adds bytes over the link and the requests that fit, a row each.
         With `model` given, the engine's default of 2.
     model
-        Profile that bytes and memory are of; None: the trace's model, else glm-5.1.
+        Profile for bytes and memory; None: the trace's model, else glm-5.1.
     kv_dtype, hardware, ..., host_memory_gib
-        The deployment that costs are of, as the fields of `Scenario`; with `start` "direct",
+        The deployment for costs, as the fields of `Scenario`; with `start` "direct",
         prefill runs on other GPUs.
     output_len
-        Tokens that a request still grows by after the trace.
+        Tokens by which a request still grows after the trace.
     link, kernel, batch
         A host link adds the modelled swap-in time, of a kernel and so many requests together.
     profiles
@@ -107,8 +107,8 @@ def sweep(
     seed, jobs, executor, progress, keep
         As in `simulator.replay.sweep`.
 
-    Raises TraceError for a bad trace, one that does not fit a buffer, or one whose positions are no
-    tokens where costs are asked for; ValueError for other arguments that cannot be.
+    Raises TraceError for a bad trace, one that does not fit a buffer, or one whose positions are
+    not tokens if costs are asked for; ValueError for other bad arguments.
     """
     of = as_traces_or_facts(traces)
     counted = counted_only(of)
@@ -197,9 +197,9 @@ def sizes_of(traces: Sequence[Trace], buffers: int | Iterable[int] | None) -> tu
 
 
 def page_notes(sizes: Iterable[int]) -> list[str]:
-    """Return what to say about sizes that no engine takes."""
+    """Return notes on sizes that the engine refuses."""
     return [
-        f"buffer {size} is no multiple of {PAGE_TOKENS}, which the engine requires"
+        f"buffer {size} is not a multiple of {PAGE_TOKENS}, which the engine requires"
         for size in sizes
         if size % PAGE_TOKENS
     ]
@@ -208,7 +208,7 @@ def page_notes(sizes: Iterable[int]) -> list[str]:
 def cost_model(
     traces: Sequence[Trace], name: str | None, profiles: str | Path | None, needed: bool
 ) -> tuple[Model | None, tuple[str, ...]]:
-    """Return the model that costs are of, if there are any, and what to say about it."""
+    """Return the model for costs, if any, and notes on it."""
     if not needed:
         return None, ()
     model, note = model_of(traces, name, profiles)
@@ -223,7 +223,7 @@ def swap_in_over(
     model: Model | None,
     profiles: str | Path | None,
 ) -> SwapIn | None:
-    """Return how misses turn into time, if a link is named."""
+    """Return the conversion of misses to time, if a link is named."""
     if link is None or model is None:
         return None
     return SwapIn(load_link(link, profiles), kernel, batch, model.entry_bytes(kv_dtype))

@@ -1,4 +1,4 @@
-"""What is asked of a server: requests with their lengths and the times at which they are sent."""
+"""The load of a server: requests with their lengths and the times at which they are sent."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ MOST_REQUESTS = 10_000_000
 class Requests:
     """Requests in the order in which they are sent.
 
-    With `concurrency` no more are in the system at once: one that is due then waits for a free
-    client, and counts from the moment it is sent.
+    With `concurrency`, no more are in the system at once: one that is due waits for a free client,
+    and its latency counts from the time it is sent.
     """
 
     arrival_s: Floats  # [n] when due, ascending
@@ -49,7 +49,7 @@ class Workload:
     """Drawn requests: closed loop at `concurrency`, or open loop at `rate_per_s` (Poisson).
 
     Lengths are uniform in [range_ratio * length, length], as the engine's benchmark draws them;
-    1.0 makes all alike.
+    1.0 makes all equal.
     """
 
     prompt: int
@@ -76,7 +76,7 @@ class Workload:
             raise ValueError(f"range_ratio must be in (0, 1], not {self.range_ratio}")
 
     def draw(self) -> Requests:
-        """The requests; the same seed gives the same."""
+        """Return the requests, the same for the same seed."""
         stream = np.random.default_rng(self.seed)
 
         def lengths(longest: int) -> Longs:

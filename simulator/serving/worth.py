@@ -1,4 +1,4 @@
-"""What a setting is worth: beside none, with other misses, another policy, another link.
+"""The value of a setting: compared with none, and with other misses, policies and links.
 
 Every figure comes from serving the setting at the load in question.
 """

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from hisparse_sim.simulator.mrc import BELADY, COMPULSORY, TEXTBOOK_LRU, Budget, mrc
+from hisparse_sim.simulator.mrc import Budget, mrc
+from hisparse_sim.simulator.mrc.names import BELADY, COMPULSORY, TEXTBOOK_LRU
 from hisparse_sim.simulator.mrc.curves import ENGINE_LRU, REPLAY, MissCurves, engine_difference
 from hisparse_sim.simulator.replay.metrics import origins
 from hisparse_sim.simulator.replay.replaying import MAX_BUFFER_SIZE

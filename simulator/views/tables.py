@@ -176,7 +176,7 @@ def print_table(
     room = Console().width - sum(widths.values()) - _GAP * len(widths)
     if bars and output is None and drawable() and len(parts) == 1 and room >= _BAR:
         drawn = [bar(value, rows[bars].max(), _BAR) for value in rows[bars]]
-    headings = [""] * len(rows) if sections is None else list(sections)
+    headings = [""] * len(rows) if sections is None else list(map(escaped, sections))
 
     def table(part: Sequence[str], chosen: Sequence[int]) -> Table:
         made = Table(box=None, padding=(0, _GAP, 0, 0), header_style="bold")

@@ -9,9 +9,11 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from make_traces import demand, drift, metadata, several, table, write, write_table
 
-from hisparse_sim.traces import Demand, Ragged
+from hisparse_sim.traces import Demand, Ragged, TraceWriter
+from hisparse_sim.traces.file.metadata import KEY
 
 PROMPT = 9  # tokens
 
@@ -33,9 +35,9 @@ def _with_columns(plain: Demand) -> Demand:
     return replace(plain, scores=scores, next_positions=following)
 
 
-def _made(make: Any) -> bytes:
+def _made(make: Any, suffix: str = ".parquet") -> bytes:
     with TemporaryDirectory() as folder:
-        path = Path(folder) / "trace.parquet"
+        path = Path(folder) / f"trace{suffix}"
         make(path)
         return path.read_bytes()
 
@@ -80,6 +82,37 @@ def foreign_traces() -> list[bytes]:
         _made(lambda path: write_table(path, scored, about)),
         _made(lambda path: write_table(path, plain, '{"version": 1, "provenance": "synthetic"}')),
     ]
+
+
+def arrow_traces() -> list[bytes]:
+    """Arrow files of our own writer, plain and compressed."""
+    parts = several(requests=2, layers=(0, 3), steps=5, top_k=5)
+    about = metadata(prompt_len={"request-0": 39, "request-1": 64})
+
+    def compressed(path: Path) -> None:
+        with TraceWriter(path, about, lz4=True) as writer:
+            for part in parts:
+                writer.write(part)
+
+    return [
+        _made(lambda path: write(path, parts, about), ".arrow"),
+        _made(lambda path: write(path, [*map(_with_columns, parts[:2])], about), ".arrow"),
+        _made(compressed, ".arrow"),
+    ]
+
+
+def foreign_arrow_traces() -> list[bytes]:
+    """Arrow files and streams as other programs write them."""
+    rows = table(several(requests=2, layers=(0, 3), steps=5, top_k=5))
+    rows = rows.replace_schema_metadata({KEY: metadata(prompt_len={"request-0": 39}).to_json()})
+    found = []
+    for new in (pa.ipc.new_file, pa.ipc.new_stream):
+        for size in (None, 7):
+            file = io.BytesIO()
+            with new(file, rows.schema) as writer:
+                writer.write_table(rows, size)
+            found.append(file.getvalue())
+    return found
 
 
 def sglang() -> list[bytes]:

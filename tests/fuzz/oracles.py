@@ -13,9 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 KEY = b"hisparse_trace"
+REQUIRED = ("request", "layer", "step", "seq_len", "positions")
+OPTIONAL = ("scores", "next_positions")
 DEFAULTS = {
     "model": "", "provenance": "", "num_layers": None, "version": 1, "source": "", "dataset": "",
     "layer_types": None, "unit": "token", "order": "position", "prompt_len": {}, "created": "",
@@ -60,16 +63,30 @@ def _without_padding(values: list[int], others: list[Any]) -> list[Any]:
 
 
 def parquet(data: bytes) -> tuple[dict[str, Any], list[Part]]:
-    """Return metadata and parts of a trace file, by pyarrow's own decode."""
+    """Return metadata and parts of a Parquet file, by pyarrow's own decode."""
     file = pq.ParquetFile(io.BytesIO(data), page_checksum_verification=True)
     keys = {**(file.schema_arrow.metadata or {}), **(file.metadata.metadata or {})}
+    columns = [name for name in (*REQUIRED, *OPTIONAL) if name in file.schema_arrow.names]
+    return _judged(file.read(columns=columns, use_threads=False).to_pylist(), keys)
+
+
+def arrow(data: bytes) -> tuple[dict[str, Any], list[Part]]:
+    """Return metadata and parts of an Arrow file or stream."""
+    opened = pa.ipc.open_file if data.startswith(b"ARROW1") else pa.ipc.open_stream
+    table = opened(io.BytesIO(data)).read_all()
+    table.validate(full=True)
+    columns = [name for name in (*REQUIRED, *OPTIONAL) if name in table.schema.names]
+    return _judged(table.select(columns).to_pylist(), table.schema.metadata or {})
+
+
+def _judged(
+    rows: list[dict[str, Any]], keys: dict[bytes, bytes]
+) -> tuple[dict[str, Any], list[Part]]:
     said = json.loads(keys[KEY])
     metadata = {name: said.get(name, default) for name, default in DEFAULTS.items()}
     for name, default in DEFAULTS.items():
         metadata[name] = default if metadata[name] is None else metadata[name]
-    names = [name for name in ("scores", "next_positions") if name in file.schema_arrow.names]
-    columns = ["request", "layer", "step", "seq_len", "positions", *names]
-    rows = file.read(columns=columns, use_threads=False).to_pylist()
+    names = [name for name in OPTIONAL if name in rows[0]]
     parts: list[Part] = []
     for (request, layer), group in groupby(rows, key=lambda row: (row["request"], row["layer"])):
         listed = list(group)

@@ -170,7 +170,7 @@ def main() -> None:
     parser.add_argument("--only", type=int, help="number of one input, which is kept in a file")
     given: Any = parser.parse_args()
     failed: Counter[str] = Counter()
-    print(f"{'target':24} {'inputs':>7} {'refused':>8} {'read':>6} {'failures':>9} {'seconds':>8}")
+    print(f"{'target':28} {'inputs':>7} {'refused':>8} {'read':>6} {'failures':>9} {'seconds':>8}")
     for name in given.target or TARGETS:
         target = TARGETS[name]
         if given.only is not None:
@@ -180,7 +180,7 @@ def main() -> None:
         outcome = run(target, given.seed, numbers)
         failed[name] = len(outcome.failures)
         print(
-            f"{name:24} {len(numbers):7,} {outcome.refused:8,} {outcome.read:6,} "
+            f"{name:28} {len(numbers):7,} {outcome.refused:8,} {outcome.read:6,} "
             f"{len(outcome.failures):9,} {time.monotonic() - started:8.1f}",
             flush=True,
         )

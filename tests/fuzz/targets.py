@@ -61,15 +61,11 @@ def _read_trace(path: Path) -> Any:
     return trace.has_digest, content
 
 
-def _sealed(path: Path, data: bytes, seed: bytes) -> Any:
+def _expected_trace(path: Path, data: bytes, seed: bytes) -> Any:
     """With a digest it is what was written, without it what pyarrow decodes."""
-    if open_trace(path).has_digest:
-        return True, oracles.parquet(seed)
-    return False, oracles.parquet(data)
-
-
-def _foreign(path: Path, data: bytes, seed: bytes) -> Any:
-    return False, oracles.parquet(data)
+    decode = oracles.arrow if path.suffix == ".arrow" else oracles.parquet
+    sealed = open_trace(path).has_digest
+    return sealed, decode(seed if sealed else data)
 
 
 def _importer(form: str, **options: Any) -> Callable[[Path], Any]:
@@ -104,9 +100,15 @@ def _imported(
 TARGETS: dict[str, Target] = {
     target.name: target
     for target in (
-        Target("trace", ".parquet", corpus.traces, mutate_files.PARQUET, _read_trace, _sealed),
+        Target("trace", ".parquet", corpus.traces, mutate_files.PARQUET, _read_trace,
+               _expected_trace),
         Target("trace without digest", ".parquet", corpus.foreign_traces,
-               [*mutate_files.PARQUET, *[mutate_files.change_cells] * 8], _read_trace, _foreign),
+               [*mutate_files.PARQUET, *[mutate_files.change_cells] * 8], _read_trace,
+               _expected_trace),
+        Target("trace .arrow", ".arrow", corpus.arrow_traces, mutate.ANY, _read_trace,
+               _expected_trace),
+        Target("trace .arrow without digest", ".arrow", corpus.foreign_arrow_traces, mutate.ANY,
+               _read_trace, _expected_trace),
         _imported("sglang", ".json", corpus.sglang, mutate_files.ANSWER, **_ANSWERS),
         _imported("sglang", ".jsonl", corpus.sglang_lines, mutate_files.ANSWER, **_ANSWERS),
         _imported("vllm", ".json", corpus.vllm, mutate_files.ANSWER),

@@ -1,4 +1,4 @@
-"""HTTP with a server that may send what it likes: an answer must come in time, however it comes.
+"""HTTP with an untrusted server: an answer must be complete in time, however it is sent.
 
 The client is Python's own. httpx has no total deadline (an endless `100 Continue`, or a byte each
 half second, holds `httpx.post(timeout=2)` for good) unless everything becomes a coroutine, and a GB
@@ -43,7 +43,7 @@ class Temporary(Exception):
 
 
 class Unreachable(Temporary):
-    """Nobody answers at the address: nothing that a server said has been heard."""
+    """No server answers at the address."""
 
 
 class Stopped(Exception):
@@ -69,11 +69,11 @@ class Stop(threading.Event):
 
 @dataclass(frozen=True)
 class Server:
-    """Where the server is, and how patient to be with it."""
+    """The address of the server, and the time-outs."""
 
     url: str
     api_key: str | None = None
-    timeout_s: float = 600.0  # without a byte; an answer has as much, and what its bytes take
+    timeout_s: float = 600.0  # without a byte; for a whole answer, plus the time of its bytes
     attempts: int = 5
     first_wait_s: float = 1.0  # doubles with every attempt
     tell: Callable[[str], None] | None = None  # of every attempt that failed and is made again
@@ -97,7 +97,7 @@ class Server:
 
 
 class _Bounded(io.RawIOBase):
-    """What comes over a connection, until a deadline; TimeoutError behind it, or in a silence."""
+    """The bytes of a connection until a deadline; TimeoutError after it, or after a silence."""
 
     def __init__(self, raw: io.RawIOBase, sock: socket.socket, silence_s: float, end: float):
         """`end`: by the monotonic clock."""
@@ -215,7 +215,7 @@ def _check_response(server: Server, path: str, response: http.client.HTTPRespons
         what = f"{_line(kind or 'JSON')} ({_line(coding)})"
         raise TraceError(
             f"{server.url} answered {path} with {what}, expected plain JSON: "
-            f"is it a SGLang server, and nothing between?"
+            f"is it an SGLang server, without a proxy in between?"
         )
 
 

@@ -1,4 +1,4 @@
-"""A model step by step: tokens in, the logits of the last one out, and the next token drawn."""
+"""A model run step by step: tokens in, the logits of the last one out, and the next token drawn."""
 
 import inspect
 from collections.abc import Sequence
@@ -18,9 +18,9 @@ class Sampling:
 
 
 class Forward:
-    """Feeds tokens to a model that remembers what it has seen; returns the last logits.
+    """Feeds tokens to a model that keeps its KV cache; returns the last logits.
 
-    Raises TraceError if they are infinite or no numbers, for then nor are the ranks.
+    Raises TraceError if they are infinite or NaN, since then the ranks are meaningless.
     """
 
     def __init__(self, model: Any) -> None:
@@ -41,7 +41,7 @@ class Forward:
         logits = self.model(input_ids=tokens, **self.options).logits[0, -1]
         if not logits.isfinite().all():
             raise TraceError(
-                f"the model computes numbers that are none in {logits.dtype}: choose another "
+                f"the model computes NaN or infinity in {logits.dtype}: choose another "
                 "`dtype`, or check its weights"
             )
         return logits

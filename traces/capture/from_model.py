@@ -1,5 +1,5 @@
-"""Capture from a model of the Hugging Face library by plain names: what the command
-`trace capture hf` calls, and Python users."""
+"""Capture from a model of the Hugging Face library by plain names, for the command
+`trace capture hf` and for Python."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -49,10 +49,11 @@ def capture_hf(
     say: Callable[[str], None] = lambda text: None,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Trace:
-    """Run a model on this machine and write what it selects to the trace file `output`.
+    """Run a model on this machine and write the positions that it selects to the trace file
+    `output`.
 
-    DeepSeek-V3.2 and GLM-5 models give what their own indexers select. Of any other model the trace
-    is the top-k of its attention (provenance `attention-oracle`), or of an indexer trained to
+    For DeepSeek-V3.2 and GLM-5 models these are the positions that their indexers select; for other
+    models the top-k of the attention (provenance `attention-oracle`), or of an indexer trained to
     imitate it. Needs the extra [hf].
 
     Parameters
@@ -66,7 +67,7 @@ def capture_hf(
     prompt_len
         Tokens of the prompt; None: as many as fit.
     steps
-        Decode steps. They follow the text, or with `sample` what the model says at `temperature`.
+        Decode steps. They follow the text, or with `sample` tokens sampled at `temperature`.
     top_k
         None: the indexer's own, else a sixteenth of the prompt, at most 2048.
     layers
@@ -80,13 +81,13 @@ def capture_hf(
     dtype, device, random_weights
         bfloat16, float16 or float32; cpu, cuda, ..., auto; weights drawn by `seed`.
     say, progress
-        Called with what happens next, and with (what, done, all) of it.
+        Called with the next action, and with its progress (what, done, all).
 
-    Returns the trace. Raises TraceError for what cannot be captured, before the weights are loaded
-    where that can be told; ValueError for arguments that do not go together.
+    Returns the trace. Raises TraceError for what cannot be captured, if possible before the weights
+    are loaded; ValueError for arguments that exclude each other.
     """
     if text is not None and (prompts or longbench):
-        raise ValueError("give the prompt by `text`, `prompts` or `longbench`: one of them")
+        raise ValueError("give the prompt by one of `text`, `prompts` and `longbench`")
     if save_indexer is not None and indexer != TRAIN:
         raise ValueError(f"`save_indexer` belongs to `indexer` {TRAIN}")
     if not 0 <= seed < 2**63:
@@ -117,7 +118,7 @@ def capture_hf(
         sampling=Sampling(temperature, seed) if sample else None,
     )
     length = train_len or prepared[0].prompt_len + steps
-    # All that can be said without the weights, which take long to load.
+    # Checks that need no weights, which take long to load.
     tap: Tap = default_tap(known) if indexer is None else AttentionOracle()
     huggingface.check(known, tap, prepared, settings)
     if indexer == TRAIN:

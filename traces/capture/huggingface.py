@@ -1,7 +1,7 @@
-"""Capture demand from models of the Hugging Face library: what a model selects while it decodes.
+"""Captures the positions that models of the Hugging Face library select while they decode.
 
-The prompt is prefilled at once, then every decode step selects top-k of the tokens so far. Who
-selects is a *tap*: the model's own lightning indexer where it has one (`taps.IndexerTap`), the
+The prompt is prefilled at once, then every decode step selects top-k of the tokens so far. They are
+read by a *tap*: the model's own lightning indexer where it has one (`taps.IndexerTap`), the
 attention itself (`oracle.AttentionOracle`), or an indexer trained on it (`indexer.TrainedIndexer`).
 """
 
@@ -110,13 +110,13 @@ def capture(
     notes: Mapping[str, Any] | None = None,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Metadata:
-    """Run the prompts through the model and write what it selects to a trace file.
+    """Run the prompts through the model and write the selected positions to a trace file.
 
     `progress(what, done, all)` is called with tokens of the prefill and steps of the decode. Memory
     is that of the model, its cache and one layer's demand. Returns the metadata written; on any
     exception, Ctrl-C included, no file is left behind.
 
-    Raises TraceError for what does not fit together, and if the file cannot be written.
+    Raises TraceError for settings that do not fit, and if the file cannot be written.
     """
     check(loaded, tap, prompts, settings)
     refuse_unwritable(path)
@@ -177,8 +177,8 @@ def _run(
             ranked = recorder.take()
             if not ranked:
                 raise TraceError(
-                    f"{loaded.name} gave nothing to rank in the layers asked for: its layers "
-                    "attend in a way of their own, or share the selection of an earlier layer"
+                    f"{loaded.name} gave nothing to rank in the chosen layers: they attend "
+                    "in a way of their own, or share the selection of an earlier layer"
                 )
             spool.append(ranked)
             tell("decode", stop - prompt.prompt_len, settings.steps)

@@ -1,4 +1,4 @@
-"""A lightning indexer trained on a frozen model with dense attention, and its top-k as demand.
+"""A lightning indexer trained on a frozen model with dense attention, and its top-k.
 
 The form is that of DeepSeek Sparse Attention (DeepSeek-V3.2-Exp, 2025): query t scores position s
 
@@ -145,7 +145,7 @@ class TrainedIndexer:
 
 
 def save(path: str | os.PathLike[str], indexers: Indexers) -> None:
-    """Write the weights in safetensors form, what they are in its header."""
+    """Write the weights in safetensors format, described in its header."""
     from safetensors.torch import save as serialized
 
     tensors = {

@@ -1,4 +1,4 @@
-"""Training a lightning indexer on a frozen model: the dense warm-up, and how well it turned out.
+"""Training of a lightning indexer on a frozen model: the dense warm-up, and its quality.
 
 Every layer's indexer learns to imitate the attention of that layer, summed over the heads, by the
 KL divergence (DeepSeek-V3.2-Exp, 2025). The sparse stage that follows in the paper, in which the
@@ -215,7 +215,7 @@ def average(qualities: Sequence[Quality]) -> Quality:
 
 @dataclass(frozen=True)
 class View:
-    """What one layer shows in a pass over a sequence, for some of its rows."""
+    """Data of one layer in a pass over a sequence, for some of its rows."""
 
     hidden: "Tensor"  # [tokens, hidden]
     rotary: Rotary

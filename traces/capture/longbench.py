@@ -1,4 +1,4 @@
-"""LongBench v2 as a source of long prompts: load, select, lay out, cut to a length.
+"""LongBench v2 as a source of long prompts: load, select, format, cut to a length.
 
 503 multiple-choice questions over documents of 8k to 2M words (Bai et al., arXiv 2412.15204).
 """

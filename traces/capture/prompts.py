@@ -1,4 +1,4 @@
-"""Prompts: of LongBench, or of the user's own in JSON lines or one plain text."""
+"""Prompts: from LongBench, or the user's own as JSON lines or one plain text."""
 
 import json
 from collections.abc import Sequence

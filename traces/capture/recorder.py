@@ -1,4 +1,4 @@
-"""What a tap in a model's forward pass hands over: the best positions of every decode row."""
+"""The output of a tap in the forward pass of a model: the best positions of every decode row."""
 
 from typing import TYPE_CHECKING
 
@@ -44,7 +44,7 @@ class Recorder:
 
         if scores.isnan().any():
             raise TraceError(
-                f"layer {layer} computes scores that are no numbers: choose another `dtype`, or "
+                f"layer {layer} computes scores that are NaN: choose another `dtype`, or "
                 "check its weights"
             )
         first = self.first_seq_len + self.rows - 1 - scores.shape[1]

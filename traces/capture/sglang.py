@@ -1,9 +1,9 @@
-"""Capture what a DeepSeek-V3.2 or GLM-5.1 selects while a SGLang server decodes.
+"""Captures the positions that a DeepSeek-V3.2 or GLM-5.1 selects while an SGLang server decodes.
 
 Every request asks for `return_indexer_topk`; the answer carries base64 of raw int32, (prompt +
 output - 1, layers, top_k), half a megabyte per token. The rows of the prompt are dropped as they
 stream by (on the dense prefill path they are stale anyway); decode rows go to a file per request,
-so that a capture that was interrupted goes on where it stopped. When all requests are there, the
+so that an interrupted capture can resume. When all requests are there, the
 trace file is written and the folder removed.
 """
 
@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 from hisparse_sim.traces.capture.longbench import truncate_middle
@@ -76,14 +77,14 @@ def capture(
     progress: Callable[[int, int], None] | None = None,
     warn: Callable[[str], None] | None = None,
 ) -> None:
-    """Capture all prompts to a trace file; what was captured before by the same call is kept.
+    """Capture all prompts to a trace file; what the same call captured before is kept.
 
     Decoding is greedy. `progress(done, all)` is called after every request, `warn` with sentences
     on rows that list few positions, which are kept and counted in the notes, and on requests with
     rows that no trace can hold: these are left out, and named in the notes.
 
-    Raises TraceError if a request fails as the others would, or none can be used; the requests that
-    succeeded stay in the folder `TARGET.partial`.
+    Raises TraceError if a request fails as the others would, or none can be used; the completed
+    requests stay in the folder `TARGET.partial`.
     """
     server.check()
     target = Path(target)
@@ -127,26 +128,40 @@ def _run(
     folder: Path,
     progress: Callable[[int, int], None] | None,
 ) -> dict[str, str]:
-    """Ask for all that is not there yet; return the requests that cannot be used, and why.
+    """Send the requests that are not complete yet; return those that cannot be used, and why.
 
     Raises TraceError if none can, or if a request fails as the others would.
     """
-    stop = Stop()
+    stop, got_one = Stop(), Event()
+    if any(job.is_done() for job in jobs):
+        got_one.set()
+
+    def run(job: Request) -> None:
+        try:
+            job.run(server, stop)
+            got_one.set()
+        except TraceError as error:
+            # Unless the fault is of this request only, the others would fail too; the next call
+            # resumes them.
+            if not isinstance(error, LeftOut) or (error.common and not got_one.is_set()):
+                stop.set()
+            raise
+
     failure: TraceError | None = None
     left_out: dict[str, str] = {}
     with ThreadPoolExecutor(concurrency) as pool:
-        running = {pool.submit(job.run, server, stop): job for job in jobs}
+        running = {pool.submit(run, job): job for job in jobs}
         try:
             for done, future in enumerate(as_completed(running), 1):
                 try:
                     future.result()
                 except Stopped:
                     continue
-                except LeftOut as error:
-                    left_out[running[future].prompt.request] = str(error)
                 except TraceError as error:
-                    failure = failure or error
-                    continue
+                    if not isinstance(error, LeftOut) or stop.is_set():
+                        failure = failure or error
+                        continue
+                    left_out[running[future].prompt.request] = str(error)
                 if progress is not None:
                     progress(done, len(jobs))
         except BaseException:
@@ -165,8 +180,7 @@ def _run(
             folder.rmdir()
         raise failure
     raise TraceError(
-        f"{failure} ({kept} of {len(jobs)} requests are kept in {folder}: the same command "
-        f"goes on from there)"
+        f"{failure} ({kept} of {len(jobs)} requests are kept in {folder}: the same command resumes)"
     )
 
 

@@ -1,10 +1,11 @@
-"""One request of a capture from SGLang: asked for, its rows kept in a file, looked through."""
+"""One request of a capture from SGLang: sent, its rows kept in a file, and checked."""
 
 import hashlib
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from reprlib import repr as clipped
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from hisparse_sim.traces.capture.sglang_server import (
 from hisparse_sim.traces.capture.sglang_setup import Model
 from hisparse_sim.traces.demand import Demand
 from hisparse_sim.traces.errors import TraceError
-from hisparse_sim.traces.file.captured import BadRows, demands
+from hisparse_sim.traces.file.captured import MOST_TOKENS, BadRows, demands
 from hisparse_sim.traces.files import atomic_path
 from hisparse_sim.traces.importers.prompt_rows import doubt_of_tokens
 from hisparse_sim.traces.importers.sglang import misfit, refuse_speculative
@@ -41,7 +42,11 @@ class Prompt:
 
 
 class LeftOut(TraceError):
-    """A request that cannot be used, which says nothing about the others."""
+    """A request that cannot be used; others may be good unless the fault is `common`."""
+
+    def __init__(self, message: str, common: bool = False) -> None:
+        super().__init__(message)
+        self.common = common
 
 
 class _Unusable(Exception):
@@ -49,7 +54,7 @@ class _Unusable(Exception):
 
 
 class Request:
-    """One request: where its rows go, and whether they are there."""
+    """One request: the file of its rows, and whether it is complete."""
 
     def __init__(
         self, prompt: Prompt, model: Model, sampling: dict[str, Any], folder: Path
@@ -73,17 +78,11 @@ class Request:
         """Get the rows. Raises LeftOut if they cannot be used."""
         if stop.is_set():
             raise Stopped
-        try:
-            if self.is_done():
-                self._look_again()
-                return
-            with atomic_path(self.path) as temporary:
-                patiently(server, lambda: self._once(server, temporary, stop), stop)
-        except LeftOut:
-            raise
-        except TraceError:
-            stop.set()  # the others would fail alike, or are kept and go on with the next call
-            raise
+        if self.is_done():
+            self._look_again()
+            return
+        with atomic_path(self.path) as temporary:
+            patiently(server, lambda: self._once(server, temporary, stop), stop)
 
     def _once(self, server: Server, path: Path, stop: Stop) -> None:
         prompt_bytes = len(self.prompt.input_ids) * self.model.row_bytes
@@ -98,7 +97,7 @@ class Request:
                 if received > limit_bytes:
                     raise _Unusable(
                         f"request {self.prompt.request!r}: its top-k has more than {limit_bytes} "
-                        f"bytes; check --layers and --top-k against the model's config"
+                        f"bytes; check `num_layers` and `top_k` against the model's config"
                     )
                 try:
                     file.write(piece[begin:])
@@ -130,7 +129,7 @@ class Request:
     def _look_through(self, path: Path, place: str) -> None:
         """Check all rows and count the short ones: now, not after hours.
 
-        Raises LeftOut if some rows are unusable, TraceError if those of other requests will be.
+        Raises LeftOut if some are unusable, TraceError if they are those of other tokens.
         """
         short, empty = ShortRows(), 0
         rows = self._array(path)[:, 0]
@@ -143,12 +142,10 @@ class Request:
                 short.add(counts, part.seq_len, self.model.top_k, where)
                 empty += int((counts == 0).sum())
         except BadRows as error:
-            raise error if error.fault.common else LeftOut(str(error)) from None
+            raise LeftOut(str(error), error.fault.common) from None
         if 2 * empty > short.of:
-            raise TraceError(
-                f"{place}: request {self.prompt.request!r} has {empty:,} of {short.of:,} rows "
-                f"without a position"
-            )
+            what = f"{empty:,} of {short.of:,} rows without a position"
+            raise LeftOut(f"{place}: request {self.prompt.request!r} has {what}", common=True)
         self.short = short
 
     def _array(self, path: Path) -> Any:
@@ -176,17 +173,18 @@ class Request:
             raise TraceError(f"{server.url} answered without meta_info.indexer_topk: {_FLAG_HINT}")
         refuse_speculative(about, place)
         prompt_len, output = about.get("prompt_tokens"), about.get("completion_tokens")
-        if type(output) is not int or prompt_len != len(self.prompt.input_ids):
+        sent = len(self.prompt.input_ids)
+        if type(output) is not int or not 0 <= output <= MOST_TOKENS or prompt_len != sent:
             raise TraceError(
-                f"{server.url} counts {prompt_len!r} prompt and {output!r} output tokens for "
-                f"{len(self.prompt.input_ids)} that were sent"
+                f"{server.url} counts {clipped(prompt_len)} prompt and {clipped(output)} output "
+                f"tokens for {sent} that were sent"
             )
         if output < 2:
             raise LeftOut(
                 f"{place} ended after {output} tokens, so there is no decode step; leave out "
                 f"--stop-at-eos"
             )
-        rows = prompt_len + output - 1
+        rows = sent + output - 1
         if received != rows * self.model.row_bytes:
             layers, top_k = self.model.num_layers, self.model.top_k
             cached = about.get("cached_tokens")

@@ -1,4 +1,4 @@
-"""Talking to a running SGLang server: tokenize, generate with top-k, try again when it fails.
+"""Requests to a running SGLang server: tokenize, generate with top-k, retry on failure.
 
 Reference: SGLang 0.5.23, `srt/entrypoints/http_server.py`, `srt/state_capturer/indexer_topk.py`.
 """
@@ -40,7 +40,7 @@ def tokenize(server: Server, text: str, stop: Stop) -> list[int]:
                 if len(body) > most_bytes:
                     raise TraceError(
                         f"{server.url} answered /v1/tokenize with more than {most_bytes:,} bytes "
-                        f"for a text of {len(text):,} characters: is it a SGLang server?"
+                        f"for a text of {len(text):,} characters: is it an SGLang server?"
                     )
         try:
             found = parse_json(body.decode(errors="replace"), "its answer to /v1/tokenize")
@@ -85,7 +85,7 @@ def generate(
 def patiently(server: Server, once: Callable[[], Found], stop: Stop) -> Found:
     """Call `once` until it succeeds, waiting longer after every temporary failure.
 
-    Raises TraceError when all attempts are used up, or at once if nobody answers who never did;
+    Raises TraceError when all attempts have failed, or at once if no server has ever answered;
     Stopped when `stop` is set.
     """
     for attempt in range(server.attempts):
@@ -94,7 +94,7 @@ def patiently(server: Server, once: Callable[[], Found], stop: Stop) -> Found:
         except Temporary as error:
             failure = error
         if isinstance(failure, Unreachable) and not server.reached.is_set():
-            # Most likely a server that was not started, or another address: waiting cures neither.
+            # Most likely the server is not running, or the address is wrong: waiting does not help.
             raise TraceError(
                 f"no server answers at {server.url} ({failure}): start it (--print-server-command "
                 f"shows how; --estimate needs it too) and wait until it is ready, or name its "

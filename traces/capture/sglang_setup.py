@@ -1,4 +1,4 @@
-"""What a capture from SGLang is of and what it takes: the model, sizes, how to start the server."""
+"""The setup of a capture from SGLang: the model, sizes, how to start the server."""
 
 import os
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ _CHUNK_TOKENS = 8192  # of a prompt that the server reads at once
 
 @dataclass(frozen=True)
 class Model:
-    """What the answer does not say of the model."""
+    """Facts about the model that the answer does not contain."""
 
     name: str
     num_layers: int  # all layers of the config: shared ones repeat their anchor
@@ -49,7 +49,7 @@ def described(
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a capture will take, in bytes."""
+    """Sizes of a capture, in bytes."""
 
     answer_bytes: int  # the largest answer, base64
     download_bytes: int
@@ -59,7 +59,7 @@ class Estimate:
     server_tokens: int  # that must fit into its pool at once
 
     def sentence(self) -> str:
-        """Say it in one line."""
+        """Return it as one sentence."""
         return (
             f"{_size(self.download_bytes)} to download, {_size(self.answer_bytes)} in "
             f"the largest answer, {_size(self.scratch_bytes)} of scratch files, a trace of "
@@ -71,7 +71,7 @@ class Estimate:
 def estimate(
     lengths: Sequence[int], model: Model, max_new_tokens: int, concurrency: int
 ) -> Estimate:
-    """Foresee a capture of prompts of these lengths (tokens)."""
+    """Estimate a capture of prompts of these lengths (tokens)."""
     rows = [length + max_new_tokens - 1 for length in lengths]
     base64_bytes = [4 * -(-each * model.row_bytes // 3) for each in rows]
     decode_bytes = len(rows) * (max_new_tokens - 1) * model.row_bytes
@@ -113,7 +113,7 @@ def server_notes(
         f"host memory: {_size(pinned)} pinned per rank, {_size(ranks * pinned)} in all "
         f"{ranks}{per}, whatever is captured",
         f"GPU memory: {_size(buffer)} per rank{per} for the top-k of a prefill chunk",
-        "SGLANG_DSA_FUSE_TOPK=0: report positions in the text, not places in the server's memory",
+        "SGLANG_DSA_FUSE_TOPK=0: report positions in the text, not locations in memory",
         "--enable-return-indexer-topk: put the top-k of every token into the answer",
         f"--tp {ranks} --dp {ranks} --enable-dp-attention: one rank per attention group, which "
         f"returning the top-k needs; for {ranks} GPUs, change both alike",
@@ -122,7 +122,7 @@ def server_notes(
         f"--chunked-prefill-size {_CHUNK_TOKENS}: bounds the GPU memory above",
     ]
     if num_layers is None:
-        lines.insert(1, "the sum over the layers is told with --layers, or --config")
+        lines.insert(1, "for the sum over the layers give --layers or --config")
     return lines
 
 

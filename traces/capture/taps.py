@@ -1,4 +1,4 @@
-"""Who selects: a tap reads ranked positions out of every layer of a running model."""
+"""Taps: they read ranked positions from every layer of a running model."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -51,7 +51,7 @@ class IndexerTap:
 
     @contextmanager
     def tapped(self, model: Any, recorder: Recorder) -> Iterator[None]:
-        """Rank into `recorder` while the block runs; the model itself goes on with its own k."""
+        """Rank into `recorder` while the block runs; the model itself keeps using its own k."""
 
         def kept(layer: int, top_k: int) -> Callable[..., Any]:
             def hook(module: Any, arguments: Any, ranks: Any) -> Any:
@@ -66,7 +66,7 @@ class IndexerTap:
                 top_k = indexer.index_topk
                 handle = indexer.register_forward_hook(kept(layer, top_k))
                 stack.callback(handle.remove)
-                # Later ranks come out of the indexer too; the hook hands on the first top_k.
+                # The indexer returns later ranks, too; the hook passes on the first top_k.
                 indexer.index_topk = max(top_k, recorder.width)
                 stack.callback(setattr, indexer, "index_topk", top_k)
             yield

@@ -1,4 +1,4 @@
-"""From texts to prompts of a model: tokens, where the prompt ends, what decode follows."""
+"""From texts to prompts: tokens, the end of the prompt, and the text that decode follows."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ LEAST_TOKENS = 2  # of a prompt: behind a single one there is nothing to choose 
 
 
 def python_reference() -> tuple[str, str]:
-    """Return a text that every Python brings along, and what it is.
+    """Return a text that comes with Python, and its description.
 
     The topics of `help()`: chapters of the language reference, 110,000 tokens of prose and code.
     """

@@ -10,6 +10,7 @@ from hisparse_sim.traces.commands.options import (
     config_option,
     counter,
     force_option,
+    in_options,
     provenance_option,
     quiet_option,
     refuse_replacing,
@@ -78,7 +79,11 @@ def convert(
     from hisparse_sim.traces.importers.prompt_rows import LEFT_OUT
 
     refuse_replacing(output, force, [source])
-    made = run(source, output, form, warn=lambda doubt: note(f"warning: {doubt}", False), **options)
+
+    def warn(doubt: str) -> None:
+        note("warning: " + in_options(doubt, click.get_current_context().command), False)
+
+    made = run(source, output, form, warn=warn, **options)
     if isinstance(made.notes, dict) and (left_out := made.notes.get(LEFT_OUT)):
         note(f"left out {left_out:,} rows of the prompt, over all layers", quiet)
     wrote(output, quiet)

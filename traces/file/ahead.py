@@ -1,4 +1,4 @@
-"""Reading the next part of a trace while the caller works on one."""
+"""Reads the next part of a trace while the caller works on one."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +15,7 @@ def read_ahead(
 ) -> Iterator[tuple[Part, Demand]]:
     """Yield parts with their demand, each read by another thread while the one before is in use.
 
-    Takes the memory of two parts. Raises what `Trace.read` raises, in the turn of the part.
+    Takes the memory of two parts. Raises what `Trace.read` raises, at the turn of the part.
     """
     columns = tuple(columns)
     with ThreadPoolExecutor(1) as reader:

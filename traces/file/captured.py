@@ -1,6 +1,6 @@
-"""From what an engine returned, (rows, layers, top_k) numbers, to the demands of a trace.
+"""From the numbers that an engine returned, (rows, layers, top_k), to the demands of a trace.
 
-Row r of such an array is the query at token `first_position + r`; it chose among the positions up
+Row r of such an array is the query at token `first_position + r`; it selects among the positions up
 to and including its own, so its `seq_len` is one more than its position.
 """
 
@@ -20,7 +20,7 @@ MOST_TOKENS = 2**31 - 1  # positions are int32
 MOST_LAYERS = 2**15  # layers are int16
 
 REMEDY = (
-    "they look like places in the engine's memory: start the server with SGLANG_DSA_FUSE_TOPK=0 "
+    "they look like locations in the engine's memory: start the server with SGLANG_DSA_FUSE_TOPK=0 "
     "(or with --enable-hisparse) and capture again"
 )
 
@@ -28,7 +28,7 @@ _OF_THE_ENGINE = "a fault of the engine's top-k or of the file, not of a setting
 
 
 class BadRows(TraceError):
-    """Rows that list anything but distinct positions of their past."""
+    """Rows that do not list distinct positions of their past."""
 
     def __init__(self, message: str, fault: Fault) -> None:
         super().__init__(message)
@@ -49,13 +49,13 @@ def whole(value: Any, what: str, least: int, most: int) -> int:
 
 
 def checked_id(value: Any, place: str) -> str:
-    """Return what can stand in a trace file as a name, or raise TraceError."""
+    """Return a text that can be a name in a trace file, or raise TraceError."""
     try:
         if isinstance(value, str) and value.encode():
             return value
     except UnicodeEncodeError:
         pass
-    raise TraceError(f"{place} is {value!r}, which is no text to call a request by")
+    raise TraceError(f"{place} is {value!r}, which is not a usable name of a request")
 
 
 def demands(
@@ -78,8 +78,8 @@ def demands(
     `prompt_len` stay tokens. Rows may list fewer positions than there are.
 
     Raises TraceError, beginning with `place`, if there are no decode steps; BadRows if a row lists
-    anything but distinct positions of its own past. `remedy` is said where most rows look like
-    places in the engine's memory.
+    anything but distinct positions of its own past. `remedy` is stated if most rows look like
+    locations in the engine's memory.
     """
     place = f"{place}: request {request!r}"
     skipped = max(0, prompt_len - first_position)

@@ -1,7 +1,7 @@
-"""CRC-32, as fast as it is to be had: traces are read at several gigabytes a second."""
+"""CRC-32 at speed, since traces are read at several gigabytes per second."""
 
 try:
-    from isal.isal_zlib import crc32  # the same numbers as zlib's, at several times its speed
+    from isal.isal_zlib import crc32  # the same values as zlib's, several times faster
 except ImportError:
     from zlib import crc32
 

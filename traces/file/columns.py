@@ -1,4 +1,4 @@
-"""Arrow columns to contiguous NumPy arrays, refusing what is missing or does not fit."""
+"""Arrow columns as contiguous NumPy arrays; refuses what is missing or does not fit."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -148,7 +148,7 @@ def read_scores(chunks: Sequence[pa.Array], listed: Ragged) -> NDArray[np.float1
     offsets, scores = lists(chunks, "scores", np.float16)
     different = np.diff(offsets) != np.diff(listed.offsets)
     if different.any():
-        raise RowError(int(different.argmax()), "the row has not as many scores as positions")
+        raise RowError(int(different.argmax()), "the row does not have as many scores as positions")
     return scores
 
 

@@ -1,8 +1,8 @@
-"""What is wrong with the rows that an engine returned: said by what they show, not guessed.
+"""What is wrong with the rows that an engine returned, from evidence in the rows.
 
 A row is what one layer selected in one decode step: [top_k] positions, distinct, of the query's own
-past, -1 as padding. Most faults are of single rows. That the engine reported places in its memory
-instead of positions, or the rows of other tokens, shows in nearly all of them.
+past, -1 as padding. Most faults are in single rows. If the engine reported locations in its memory
+instead of positions, or the rows of other tokens, nearly all rows show it.
 """
 
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ _MOST_LAYERS, _MOST_ROWS = 64, 2048  # that are looked at to say how many rows a
 
 @dataclass(frozen=True)
 class Fault:
-    """Why a request cannot stand in a trace."""
+    """Why a request cannot be part of a trace."""
 
     row: int  # the first that is unusable in its layer
     what: str  # a clause behind "layer L, step S"

@@ -1,7 +1,7 @@
-"""The digest of a trace file: no changed bit of it reaches a replay.
+"""The digest of a trace file: a changed bit never reaches a replay.
 
-Parquet has checksums for what pages hold, but none for their headers, for the footer, or for which
-row group a page belongs to. So the writer puts between the last row group and the footer:
+Parquet has checksums for the contents of pages, but none for their headers, for the footer, or for
+the row group of a page. So the writer puts between the last row group and the footer:
 
     CRC-32 of every column chunk, group after group, columns as in the schema    4 bytes each
     their number                                                                 4 bytes

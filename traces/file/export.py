@@ -1,8 +1,8 @@
-"""Write a trace as other simulators read it, so that they can check this one.
+"""Writes a trace in the formats of other simulators, so that they can check this one.
 
-Every demanded position becomes one access of size 1, row after row; a cache there decides access
-by access, not row by row, and knows no reserved page for the newest token, so its counts are close
-to ours but not the same. Each (request, layer) has a cache of its own here: an object is
+Every selected position becomes one access of size 1, row after row; a cache there decides access by
+access, not row by row, and has no reserved page for the newest token, so that its counts are close
+to ours but not equal. Each (request, layer) has a cache of its own here: an object is
 `part * 2^32 + position`, parts counted from 0 in the order of the export; export one
 (request, layer) to compare miss counts.
 """

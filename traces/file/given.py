@@ -1,4 +1,4 @@
-"""Traces as callers give them: a path or an opened trace, one or several, or the bundled sample."""
+"""Traces as arguments: a path or an opened trace, one or several, or the bundled sample."""
 
 from collections.abc import Sequence
 from os import PathLike

@@ -1,6 +1,6 @@
-"""Traces in memory: from an array or a data frame, under every rule of a trace file.
+"""Traces in memory: from an array or a data frame, under all rules of a trace file.
 
-They are read like files, part by part and checked by the same code; only nothing lies on a disk.
+They are read like files, part by part, and checked by the same code.
 """
 
 import hashlib
@@ -92,20 +92,20 @@ def trace_from_frame(
         layer and decode step, grouped by request, then sorted by layer, then by step. `positions`
         holds a list or an array of numbers.
     provenance
-        Where the positions come from, one of `PROVENANCES`. What does not say counts as synthetic.
+        Origin of the positions, one of `PROVENANCES`; synthetic if not given.
     model
         Name of the model; a profile's name gives sweeps its bytes and memory.
     top_k
-        Most positions that a row may list; None: as many as the longest row does.
+        Largest number of positions in a row; None: that of the longest row.
     num_layers
         Layers of the model, where known.
     prompt_len
         Tokens of the prompt: of all requests, or of each by its id; where not given, one less than
         the first seq_len.
     unit
-        What a position counts: token, or block4 (or another number) for a block of 4 tokens.
+        Unit of positions: token, or block4 (or another number) for a block of 4 tokens.
     name
-        What results call the trace.
+        Name of the trace in results.
 
     Raises TraceError naming request, layer and step if a rule of the trace file is broken;
     ValueError for an argument that no trace can have.
@@ -164,7 +164,7 @@ def trace_from_array(
         Whole numbers, (steps, top_k) or (steps, layers, top_k), padded with -1; or for one layer a
         list of a list per step. Anything that NumPy takes for an array.
     prompt_len
-        Tokens of the prompt. Step 0 is then the first decode step: its query stands at position
+        Tokens of the prompt. Step 0 is then the first decode step: its query is at position
         `prompt_len`, and every step adds a token.
     seq_len
         Tokens at every step, the newest included, instead or where steps add more than one.

@@ -1,4 +1,4 @@
-"""Where the rows of each (request, layer) lie in a Parquet file, and getting at them."""
+"""Where the rows of each (request, layer) are in a Parquet file, and how they are read."""
 
 import os
 import threading

@@ -1,4 +1,4 @@
-"""What a trace file says about itself: the JSON under `hisparse_trace` in the Parquet schema."""
+"""The metadata of a trace file: the JSON under `hisparse_trace` in the Parquet schema."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -16,11 +16,11 @@ ORDERS = ("position", "indexer")
 
 @dataclass(frozen=True)
 class Metadata:
-    """What a trace is: where its demand comes from and how to count with it."""
+    """The metadata of a trace: the origin of its positions, and what they count."""
 
     model: str  # "" where unknown
     provenance: str  # one of PROVENANCES
-    top_k: int  # most positions that a row may list
+    top_k: int  # largest number of positions in a row
     num_layers: int | None  # of the model, not of the file; None where unknown
     version: int = VERSION
     source: str = ""  # engine or library with its version, top-k kernel

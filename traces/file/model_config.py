@@ -1,4 +1,4 @@
-"""What the `config.json` of a DeepSeek-V3.2 or GLM-5 model says of its layers.
+"""The layers of a DeepSeek-V3.2 or GLM-5 model, from its `config.json`.
 
 Reference: SGLang 0.5.23, `srt/configs/model_config.py` (`dsa_layer_skips_topk`), whose precedence
 and defaults are followed; transformers 5.24, `GlmMoeDsaConfig`, agrees where it knows the keys.
@@ -37,9 +37,9 @@ def read_config(path: str | os.PathLike[str]) -> ModelConfig:
         path = path / "config.json"
     found = read_json(path)
     if isinstance(found, dict) and isinstance(found.get("text_config"), dict):
-        found = found["text_config"]  # of a model that also sees
+        found = found["text_config"]  # of a multimodal model
     if not isinstance(found, dict) or found.get("index_topk") is None:
-        raise TraceError(f"{path} has no index_topk: it is no config.json of a model with indexers")
+        raise TraceError(f"{path} has no index_topk: it is of a model without indexers")
     try:
         layers = whole(found.get("num_hidden_layers"), "num_hidden_layers", 1, MOST_LAYERS)
         top_k = whole(found["index_topk"], "index_topk", 1, MOST_TOKENS)

@@ -1,4 +1,4 @@
-"""What a trace says about itself when it is opened: metadata, completed by what its rows hold."""
+"""The metadata of a trace that is opened, completed from its rows."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +20,7 @@ def read_metadata(path: Path, keys: dict[bytes, bytes], provenance: str | None) 
     """Return what the file says, with top_k = 0 where it does not."""
     if KEY not in keys and provenance is None:
         raise TraceError(
-            f"{path} has no {KEY.decode()} metadata: say where its positions come from with "
+            f"{path} has no {KEY.decode()} metadata: state the origin of its positions with "
             f"`provenance` ({', '.join(PROVENANCES)})"
         )
     try:
@@ -33,7 +33,7 @@ def read_metadata(path: Path, keys: dict[bytes, bytes], provenance: str | None) 
         raise TraceError(f"{path}: {error}") from None
     if not metadata.provenance and provenance is None:
         raise TraceError(
-            f"{path} does not say where its positions come from: name it with `provenance` "
+            f"{path} does not state the origin of its positions: give it with `provenance` "
             f"({', '.join(PROVENANCES)})"
         )
     if not can_be_replayed(metadata.unit):

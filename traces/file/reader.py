@@ -1,4 +1,4 @@
-"""Reading a trace file part by part, every rule checked."""
+"""Reads a trace file part by part, with all rules checked."""
 
 import hashlib
 import os
@@ -61,7 +61,7 @@ def open_trace(path: str | os.PathLike[str], provenance: str | None = None) -> "
 
 
 class Trace:
-    """An open trace file: what it says about itself, and its parts.
+    """An open trace file: its metadata and its parts.
 
     Reading is safe from several threads at once, and needs the memory of one part. Pickled, it
     is a path: another process opens the file itself, once.
@@ -136,7 +136,7 @@ class Trace:
 
     @property
     def has_digest(self) -> bool:
-        """Whether it is noticed if the file is changed after it was written, see `digest`."""
+        """Whether changes of the file after it was written are noticed, see `digest`."""
         return self._groups.digest is not None
 
     @cached_property

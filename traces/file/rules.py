@@ -1,4 +1,4 @@
-"""The rules that every (request, layer) of a trace keeps."""
+"""The rules for every (request, layer) of a trace."""
 
 from typing import NamedTuple
 
@@ -21,7 +21,7 @@ class RowError(Exception):
 
 
 class Tally(NamedTuple):
-    """What the rules tolerate but a careful user wants to know."""
+    """What the rules tolerate and careful users want to know."""
 
     padding: int = 0  # entries of -1, skipped
     unsorted_rows: int = 0

@@ -1,4 +1,4 @@
-"""Cutting a smaller trace file out of a larger one."""
+"""Cuts a smaller trace file out of a larger one."""
 
 import os
 from collections.abc import Iterable
@@ -84,7 +84,7 @@ def _prompt_lengths(
         if len(lengths[request]) > 1:
             raise TraceError(
                 f"{trace.path}: request {request!r} has no prompt_len and its layers begin with "
-                f"different seq_len, so that it cannot be told when their first steps are cut "
+                f"different seq_len, so that it is unknown once their first steps are cut "
                 f"off; cut one layer at a time"
             )
     agreed = {request: known.pop() for request, known in lengths.items() if len(known) == 1}

@@ -1,8 +1,8 @@
-"""Ranked positions on their way from a model to a trace file.
+"""A buffer for ranked positions between a model and a trace file.
 
-A forward pass gives all layers of a few steps; a trace file wants all steps of a layer. Between the
-two the ranks wait in an unnamed file beside the trace, so that a long capture needs the memory of
-one layer. Such a file is gone when it is closed, whatever happens.
+A forward pass gives all layers of a few steps; a trace file needs all steps of a layer. In between,
+the ranks are kept in an unnamed file beside the trace, so that a long capture needs the memory of
+one layer. Such a file disappears when it is closed.
 """
 
 import os
@@ -27,7 +27,7 @@ class Ranked(NamedTuple):
 
 
 class Spool:
-    """Collects the ranks of one request, step by step, and hands them out layer by layer."""
+    """Collects the ranks of one request step by step, and returns them layer by layer."""
 
     def __init__(self, path: str | os.PathLike[str], width: int, scores: bool) -> None:
         """`path`: the trace file beside which the ranks wait; `width`: ranks per step."""

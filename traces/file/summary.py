@@ -1,4 +1,4 @@
-"""What a trace holds, per layer and in all."""
+"""The contents of a trace, per layer and in all."""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path

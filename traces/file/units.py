@@ -1,6 +1,6 @@
-"""What a position of a trace counts: a token, or a block of neighbouring tokens.
+"""The unit of positions of a trace: a token, or a block of neighbouring tokens.
 
-Under block selection everything that is said in positions is said in blocks: `positions`,
+With block selection, everything in positions is in blocks: `positions`,
 `seq_len`, `prompt_len` and `top_k` of the file, and slots and misses of a replay.
 """
 
@@ -57,14 +57,14 @@ class _Trace(Protocol):
 
 
 def refuse_blocks(traces: Iterable[_Trace], what: str) -> None:
-    """Raise TraceError for a trace whose positions are no tokens; `what` ("plans price") takes each
-    for one.
+    """Raise TraceError for a trace whose positions are not tokens; `what` ("plans need") requires
+    tokens.
 
-    All that the package knows of bytes, memory and time is of models that select tokens.
+    Bytes, memory and time are only known for models that select tokens.
     """
     for trace in traces:
         if trace.metadata.unit != TOKEN:
             raise TraceError(
-                f"{trace.path} counts {plural(trace.metadata.unit)}, and {what} each as one token:"
-                " only its misses can be told, by sweep and curve without a price"
+                f"{trace.path} counts {plural(trace.metadata.unit)}, and {what} single tokens:"
+                " sweep and curve report its misses, but compute no cost"
             )

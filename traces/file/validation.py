@@ -1,4 +1,4 @@
-"""Is this file a sound trace? All problems at once, and what is worth knowing besides."""
+"""Checks a whole trace file: all problems at once, and what is unusual."""
 
 import os
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from hisparse_sim.traces.file.rules import Tally
 
 @dataclass(frozen=True)
 class Validation:
-    """What was found in one file, a sentence each."""
+    """The findings in one file, a sentence each."""
 
     problems: tuple[str, ...]  # the trace cannot be used
     warnings: tuple[str, ...]  # it can, but something is unusual
@@ -29,7 +29,7 @@ class Validation:
 def validate(
     path: str | os.PathLike[str], provenance: str | None = None, limit: int = 20
 ) -> Validation:
-    """Read a whole file and collect what is wrong: the first problem of each (request, layer).
+    """Read a whole file and collect its problems: the first of each (request, layer).
 
     Ends after `limit` problems. A file that cannot be opened as a trace has one problem.
     """

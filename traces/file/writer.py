@@ -1,4 +1,4 @@
-"""Writing a trace file: one row group per (request, layer), small and quick to read."""
+"""Writes a trace file: one row group per (request, layer), small and quick to read."""
 
 import os
 from contextlib import ExitStack

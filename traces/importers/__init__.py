@@ -1,4 +1,4 @@
-"""What other tools saved, read as demands: one file per format, one line each below."""
+"""Importers of what other tools saved: one file per format, one line each below."""
 
 from hisparse_sim.traces.importers.array import ARRAY
 from hisparse_sim.traces.importers.importer import Imported, Importer, Options

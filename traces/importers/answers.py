@@ -1,4 +1,4 @@
-"""JSON answers of engines on disk: their huge base64 values go to scratch files, unread."""
+"""Saved JSON answers of engines: their huge base64 values go to scratch files, unread."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -91,8 +91,8 @@ def refuse_left(values: dict[int, Path], place: str) -> None:
     """Raise TraceError if values are left that belong to no answer."""
     if values:
         raise TraceError(
-            f"{place} has {len(values)} more indexer_topk than answers: which of them is an "
-            f"answer's cannot be told"
+            f"{place} has {len(values)} more indexer_topk than answers: which of them "
+            "belong to an answer is unknown"
         )
 
 

@@ -1,7 +1,7 @@
 """A plain array of positions: `.npy`, `.npz` or `.pt`, (steps, layers, top_k) or (steps, top_k).
 
 Row r is decode step r, the query at position `prompt_len + r`; -1 is padding. An array that begins
-with rows of the prompt is recognised by what these list, unless --first-position says where it
+with rows of the prompt is recognised by what these list, unless `first_position` says where it
 begins. Nothing in such a file is ever executed: NumPy refuses pickles, torch loads tensors only.
 """
 
@@ -25,7 +25,7 @@ from hisparse_sim.traces.terminal import printable
 _ZIP = b"PK\x03\x04"
 _LARGEST_RATIO = 100  # positions of a real trace shrink to a tenth at best
 
-_REMEDY = "check --prompt-len, and --first-position if row 0 is not the first decode step"
+_REMEDY = "check `prompt_len`, and `first_position` if row 0 is not the first decode step"
 
 
 def open_npy(path: Path, place: str) -> Any:
@@ -131,7 +131,7 @@ def _read(path: Path, options: Options) -> Imported:
     else:
         raise TraceError(f"{path} is neither .npy, .npz nor .pt")
     if options.prompt_len is None:
-        raise TraceError(f"{path} does not say how long the prompt was: give --prompt-len")
+        raise TraceError(f"{path} does not say how long the prompt was: give `prompt_len`")
     first = options.first_position
     doubts: tuple[str, ...] = ()
     if_short = _REMEDY
@@ -139,7 +139,7 @@ def _read(path: Path, options: Options) -> Imported:
         first = options.prompt_len
         doubts = _doubts(path, array, first, options.tokens)
         if_short = (
-            "if the array begins with rows of the prompt, say by --first-position at which position"
+            "if the array begins with rows of the prompt, say by `first_position` at which position"
         )
     name = printable(path.stem)
     found = [Returned(name, options.prompt_len, first, array.shape, lambda: array)]
@@ -162,12 +162,12 @@ def _doubts(path: Path, array: Any, prompt_len: int, tokens: int) -> tuple[str, 
         query = sign.query * tokens
         if sign.certain:
             raise TraceError(
-                f"{path} begins with rows of the prompt ({sign.what}): give --first-position "
+                f"{path} begins with rows of the prompt ({sign.what}): give `first_position` "
                 f"{query}, and those before position {prompt_len} are left out, or "
-                f"--first-position {prompt_len} if row 0 is the first decode step all the same"
+                f"`first_position` {prompt_len} if row 0 is the first decode step all the same"
             )
         doubts[
-            f"{path}: {sign.what}, and the prompt has {prompt_len} tokens: give --first-position "
+            f"{path}: {sign.what}, and the prompt has {prompt_len} tokens: give `first_position` "
             f"{query} if the query of row 0 stands there"
         ] = None
     return tuple(doubts)[:1]

@@ -1,4 +1,4 @@
-"""Pull huge base64 values out of a JSON text while it streams by, in bounded memory.
+"""Extracts huge base64 values from a JSON text as a stream, in bounded memory.
 
 Engines return what an indexer selected as one base64 string inside a JSON answer, gigabytes long.
 The reader here never holds more of it than a chunk: decoded bytes go to a sink, and what remains
@@ -26,7 +26,7 @@ Sink = Callable[[bytes], None]
 class Base64Decoder:
     """Decodes base64 that comes in pieces of any length.
 
-    Raises TraceError if it holds other characters, is cut off, or goes on after its padding.
+    Raises TraceError if it holds other characters, is cut off, or continues after its padding.
     """
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class Base64Decoder:
         if not ready:
             return b""
         if self._padded:
-            raise TraceError("its base64 goes on after the padding")
+            raise TraceError("its base64 continues after the padding")
         self._padded = ready.endswith(b"=")
         try:
             return binascii.a2b_base64(ready, strict_mode=True)

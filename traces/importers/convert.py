@@ -1,4 +1,4 @@
-"""Make a trace file of what another tool saved."""
+"""Makes a trace file from what another tool saved."""
 
 import os
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from hisparse_sim.traces.file.writer import TraceWriter
 from hisparse_sim.traces.files import holds_trace, opened, refuse_input, refuse_unwritable
 from hisparse_sim.traces.importers import Options, get_importer
 from hisparse_sim.traces.importers.answers import BARE
-from hisparse_sim.traces.importers.importer import FLAGS, Importer
+from hisparse_sim.traces.importers.importer import Importer
 from hisparse_sim.traces.terminal import printable
 
 TRACE = "trace"  # a trace file that is written again
@@ -46,10 +46,10 @@ def convert(
     `form` is a name of `importers.IMPORTERS`, guessed from the suffix if None; `config` is the
     model's config.json, for its layers and top_k; `options` are the fields of `importers.Options`.
     Large values go through a folder beside `target`, so memory is bounded by one (request, layer).
-    `progress` is called for each, `warn` with sentences on what may not be meant.
+    `progress` is called for each, `warn` with sentences on what may be unintended.
 
     Raises TraceError if the file is not what the format says, or for a missing provenance;
-    ValueError for an unknown format, or options that cannot be or have no meaning for it.
+    ValueError for an unknown format, and for options that are wrong or have no meaning for it.
     """
     source, target = Path(source), Path(target)
     if form == TRACE or (form is None and holds_trace(source)):
@@ -59,7 +59,7 @@ def convert(
     provenance = provenance or importer.provenance
     if provenance is None:
         raise TraceError(
-            f"{source} does not say where its positions come from: name it with --provenance"
+            f"{source} does not state the origin of its positions: give it with `provenance`"
         )
     if provenance not in PROVENANCES:
         raise ValueError(f"unknown provenance {provenance!r}; known are {', '.join(PROVENANCES)}")
@@ -113,8 +113,7 @@ def _written_again(
 ) -> Metadata:
     for name, value in given.items():
         if value not in (None, "", TOKEN):
-            flag = FLAGS.get(name, f"--{name}")
-            raise ValueError(f"{flag} has no meaning for a trace file: it keeps its metadata")
+            raise ValueError(f"`{name}` has no meaning for a trace file: it keeps its metadata")
     refuse_input(target, [source])
     refuse_unwritable(target)
     trace = open_trace(source, provenance)
@@ -130,11 +129,11 @@ def _written_again(
 def _refuse_meaningless(importer: Importer, options: dict[str, Any]) -> None:
     for name, why in importer.refuses.items():
         if options.get(name) is not None:
-            raise ValueError(f"{FLAGS[name]} has no meaning for {importer.name}: {why}")
+            raise ValueError(f"`{name}` has no meaning for {importer.name}: {why}")
 
 
 def _scratch_place(target: Path) -> Path | None:
-    """Return the folder of the new file, where there is most likely room; None = for a device."""
+    """Return the folder of the new file, which most likely has space; None = for a device."""
     if target.exists() and not target.is_file():
         return None
     return target.resolve().parent
@@ -150,7 +149,7 @@ def _head(source: Path) -> bytes:
 
 
 def guess_form(source: Path) -> str:
-    """Return the format that the suffix, or the beginning, of a file speaks for.
+    """Return the format that the suffix or the beginning of a file indicates.
 
     Raises TraceError if it could be several.
     """
@@ -168,4 +167,4 @@ def guess_form(source: Path) -> str:
                 return form
         if b'"indexer_topk"' in head:
             raise TraceError(f"{source} {BARE}")
-    raise TraceError(f"{source}: name its format with --from, nothing in it tells")
+    raise TraceError(f"{source}: give its format with `form`; nothing in it indicates one")

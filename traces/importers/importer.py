@@ -1,4 +1,4 @@
-"""What an importer is: a name, and a function from a file to demands."""
+"""An importer: a name, and a function from a file to demands."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,9 +11,6 @@ from hisparse_sim.traces.errors import TraceError
 from hisparse_sim.traces.file.captured import MOST_LAYERS, MOST_TOKENS, whole
 from hisparse_sim.traces.file.units import TOKEN, can_be_replayed, tokens_of
 
-# What the command line calls an option, where that is not its name.
-FLAGS = {"num_layers": "--layers", "layers": "--layer", "first_position": "--first-position",
-         "prompt_len": "--prompt-len", "top_k": "--top-k", "request": "--request"}  # fmt: skip
 _LEAST = {"prompt_len": 0, "top_k": 1, "num_layers": 1, "first_position": 0}
 
 
@@ -38,20 +35,24 @@ class Options:
         for name, least in _LEAST.items():
             most = MOST_LAYERS if name == "num_layers" else MOST_TOKENS
             if (value := getattr(self, name)) is not None:
-                object.__setattr__(self, name, whole(value, FLAGS[name], least, most))
+                object.__setattr__(self, name, whole(value, f"`{name}`", least, most))
         if not can_be_replayed(self.unit):
             raise ValueError(
-                f"--unit is {self.unit!r}, expected token, or block4 or another number of tokens"
+                f"`unit` is {self.unit!r}, expected token, or block4 or another number of tokens"
             )
         if self.layer_types is not None and len(self.layer_types) != self.num_layers:
-            raise ValueError(f"{len(self.layer_types)} layer_types are given, for another --layers")
+            raise ValueError(
+                f"{len(self.layer_types)} layer_types are given, for another `num_layers`"
+            )
         if self.layers is None:
             return
         last = (self.num_layers or MOST_LAYERS) - 1
-        layers = tuple(whole(each, "a layer of --layer", 0, last) for each in self.layers)
+        layers = tuple(whole(each, "a layer of `layers`", 0, last) for each in self.layers)
         if len(set(layers)) < len(layers):
             twice = next(each for each in layers if layers.count(each) > 1)
-            raise ValueError(f"--layer names layer {twice} twice: name each layer of the file once")
+            raise ValueError(
+                f"`layers` names layer {twice} twice: name each layer of the file once"
+            )
         object.__setattr__(self, "layers", layers)
 
     @property
@@ -67,7 +68,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Imported:
-    """The demands of a file, in the order of a trace file, and what they say of themselves."""
+    """The demands of a file, in the order of a trace file, and their metadata."""
 
     parts: Iterator[Demand]
     top_k: int
@@ -91,13 +92,13 @@ class Importer:
 
 @contextmanager
 def scratch_errors(scratch: Path) -> Iterator[None]:
-    """Say of an OSError in the block that it was the scratch folder's, not the file's."""
+    """Attribute an OSError in the block to the scratch folder, not to the file."""
     try:
         yield
     except OSError as error:
         raise TraceError(
             f"{scratch} cannot be written ({error.strerror or error}): scratch files lie beside "
-            f"the output and need as much room as the numbers of the input"
+            f"the output and need as much space as the numbers of the input"
         ) from error
 
 

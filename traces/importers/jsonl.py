@@ -1,4 +1,4 @@
-"""Rows of JSON as instrumented DeepSeek-V3.2 demos print them, one (request, layer, step) a line.
+"""JSON lines of instrumented DeepSeek-V3.2 demos, one (request, layer, step) per line.
 
 Keys: `request_id`, `layer_id`, `step_idx`, `seq_len_current`, `selected_token_pos` (list, -1 is
 padding); others are ignored. Lines may come in any order. `seq_len_current` counts the tokens up to
@@ -92,7 +92,7 @@ def _read(path: Path, options: Options) -> Imported:
         notes[LEFT_OUT] = prompt_rows[excludes_newest]
     short = rows.short_rows(width)
     notes |= short.notes
-    doubts += short.doubts(str(path), "rows of the prompt do so, and --prompt-len leaves them out")
+    doubts += short.doubts(str(path), "rows of the prompt do so, and `prompt_len` leaves them out")
     return Imported(rows.parts(), width, options.num_layers, lengths, notes, doubts)
 
 
@@ -119,7 +119,7 @@ class _Rows:
     def doubts(self, width: int) -> tuple[str, ...]:
         """Return what speaks against the first row of a request as its first decode step.
 
-        Raises TraceError if it can only be the prompt's, and --prompt-len does not say otherwise.
+        Raises TraceError if it can only be the prompt's, and `prompt_len` does not say otherwise.
         """
         found: list[str] = []
         given = self._prompt_len is not None
@@ -135,17 +135,17 @@ class _Rows:
                 continue
             if sign.certain and not given:
                 raise TraceError(
-                    f"{place} begins with rows of the prompt ({sign.what}): give --prompt-len, and "
+                    f"{place} begins with rows of the prompt ({sign.what}): give `prompt_len`, and "
                     f"rows with a seq_len_current up to it are left out (0 if there was no prompt)"
                 )
             if not given:
                 found.append(
                     f"{place}, {sign.what}: if the file holds rows of the prompt, give "
-                    f"--prompt-len, and they are left out"
+                    f"`prompt_len`, and they are left out"
                 )
             elif sign.certain:
                 found.append(f"{place} looks like rows of the prompt ({sign.what}), though its "
-                             f"seq_len_current is above --prompt-len")  # fmt: skip
+                             f"seq_len_current is above `prompt_len`")  # fmt: skip
         return first_of(found)
 
     def short_rows(self, width: int) -> ShortRows:
@@ -167,7 +167,7 @@ class _Rows:
             if not kept.any():
                 raise TraceError(
                     f"{self._path}: request {request!r}, layer {layer} has no seq_len_current "
-                    f"above --prompt-len {self._prompt_len}, so no row is a decode step"
+                    f"above `prompt_len` {self._prompt_len}, so no row is a decode step"
                 )
             if not kept.all():
                 counts = np.diff(lists.offsets)

@@ -1,7 +1,7 @@
-"""Rows of the prompt among those of decode: what tells them, for all importers.
+"""Rows of the prompt among decode rows: how all importers recognise them.
 
-A prompt is read in a pass of its own, mostly dense and without a buffer: taken for decode steps,
-its rows change every figure of a replay.
+A prompt is prefilled in passes of its own, mostly dense and without a buffer: taken for decode
+steps, its rows change every figure of a replay.
 """
 
 from collections.abc import Sequence
@@ -14,13 +14,13 @@ from hisparse_sim.traces.errors import TraceError
 from hisparse_sim.traces.file.diagnosis import unusable
 
 ROWS_READ = 64  # to see where rows begin
-ROWS_TRUSTED = 8  # so many that agree are no chance
+ROWS_TRUSTED = 8  # so many that agree are not by chance
 
 LEFT_OUT = "prompt_rows_left_out"  # in the notes of a trace: (request, layer, step) rows
 
 
 class Sign(NamedTuple):
-    """What speaks for rows of the prompt."""
+    """Evidence for rows of the prompt."""
 
     certain: bool
     what: str  # a clause that begins with the row
@@ -93,11 +93,11 @@ def prompt_len_of_answer(given: int | None, counted: Any, place: str, key: str) 
     known = type(counted) is int and counted >= 0
     if given is None:
         if not known:
-            raise TraceError(f"{place} has no {key}: give --prompt-len")
+            raise TraceError(f"{place} has no {key}: give `prompt_len`")
         return int(counted)
     if known and given < counted:
         raise TraceError(
-            f"{place} counts {counted} tokens of its prompt, and with --prompt-len {given} the "
+            f"{place} counts {counted} tokens of its prompt, and with `prompt_len` {given} the "
             f"last {counted - given} would become decode steps: leave it out"
         )
     return given

@@ -1,4 +1,4 @@
-"""What all importers of arrays share: named arrays of one shape become the demands of a trace."""
+"""Shared by all importers of arrays: named arrays of one shape become the demands of a trace."""
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -55,7 +55,7 @@ def imported(
     if options.request is not None:
         if len(found) > 1:
             raise TraceError(
-                f"{path} holds {len(found)} requests, and --request names one: leave it out"
+                f"{path} holds {len(found)} requests, and `request` names one: leave it out"
             )
         found = [found[0]._replace(request=options.request)]
     lengths: dict[str, int] = {}
@@ -117,13 +117,13 @@ def _layers(count: int, options: Options, place: str) -> Sequence[int]:
         if options.num_layers not in (None, count):
             raise TraceError(
                 f"{place} holds {count} layers, and the model has {options.num_layers}: say by "
-                f"--layer which they are, or check --layers"
+                f"`layers` which they are, or check `num_layers`"
             )
         return range(count)
     if len(options.layers) != count:
         named = ", ".join(map(str, options.layers[:10]))
         raise TraceError(
-            f"{place} holds {count} layers, and --layer names {len(options.layers)} ({named}): "
+            f"{place} holds {count} layers, and `layers` names {len(options.layers)} ({named}): "
             f"name each, in the order of the file"
         )
     return options.layers

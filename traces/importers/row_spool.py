@@ -1,7 +1,7 @@
-"""Rows that come in any order, handed out one (request, layer) after the other.
+"""Collects rows in any order and returns them one (request, layer) after the other.
 
-Between the two they wait in memory, up to a bound, and then in a scratch file: a file of rows is
-usually written step by step over all layers, and a trace wants all steps of a layer.
+They are kept in memory, up to a bound, and then in a scratch file: rows are usually written step by
+step over all layers, and a trace needs all steps of a layer.
 """
 
 from array import array

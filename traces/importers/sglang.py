@@ -42,8 +42,8 @@ def shape_of(
     known = [rows, num_layers, top_k]
     if known.count(None) > 1:
         raise TraceError(
-            f"{place}: the shape of its top-k is not in the answer; give --config, or "
-            f"--layers and --top-k of the model"
+            f"{place}: the shape of its top-k is not in the answer; give `config`, or "
+            f"`num_layers` and `top_k` of the model"
         )
     product = 4
     for each in known:
@@ -52,7 +52,7 @@ def shape_of(
     shape = [missing if each is None else each for each in known]
     if 4 * shape[0] * shape[1] * shape[2] != size_bytes or min(shape) < 1:
         if rows and num_layers and top_k:
-            why = misfit(size_bytes, rows, num_layers, top_k, cached, "give --first-position {}")
+            why = misfit(size_bytes, rows, num_layers, top_k, cached, "give `first_position` {}")
             raise TraceError(f"{place}: {why}")
         named = [
             f"{'?' if each is None else each} {name}"
@@ -60,7 +60,7 @@ def shape_of(
         ]
         raise TraceError(
             f"{place}: its top-k has {size_bytes} bytes, which is not 4 x {' x '.join(named)}; "
-            f"check --layers and --top-k, or the answer was cut"
+            f"check `num_layers` and `top_k`, or the answer was cut"
         )
     return shape[0], shape[1], shape[2]
 
@@ -77,7 +77,7 @@ def misfit(
         f"its top-k has {size_bytes} bytes, which is not 4 x {rows} rows x {num_layers} layers x "
         f"{top_k} positions"
     )
-    check = "check --layers and --top-k against the model's config"
+    check = "check `num_layers` and `top_k` against the model's config"
     numbers, odd = divmod(size_bytes, 4 * rows)
     fitting = []
     if numbers and not odd and numbers % top_k == 0:
@@ -114,7 +114,7 @@ def refuse_speculative(meta_info: Mapping[str, Any], place: str) -> None:
 
 
 def _refuse_halves(array: Any, place: str) -> None:
-    """Raise TraceError if --layers and --top-k cut the rows of a layer in two or more.
+    """Raise TraceError if `num_layers` and `top_k` cut the rows of a layer in two or more.
 
     Only their product shows in the size. The first token of a prompt has itself to choose from,
     in every layer; where it does so in some layers, and others list nothing, these are the rest of
@@ -128,7 +128,7 @@ def _refuse_halves(array: Any, place: str) -> None:
         raise TraceError(
             f"{place} lists the first token in {count} layers, and nothing in "
             f"{int(nothing.sum())}: they look like {count} layers of "
-            f"{array[0].size // count} positions; check --layers and --top-k"
+            f"{array[0].size // count} positions; check `num_layers` and `top_k`"
         )
 
 
@@ -165,7 +165,7 @@ def _read(path: Path, options: Options) -> Imported:
         refuse_left(values, str(path))
     if not found:
         raise TraceError(f"{path} holds no answer")
-    return imported(path, found, options, if_unseen="check --layers and --top-k")
+    return imported(path, found, options, if_unseen="check `num_layers` and `top_k`")
 
 
 SGLANG = Importer(

@@ -1,4 +1,4 @@
-"""Rows that list fewer positions than a decode step could: kept, counted and told.
+"""Rows that list fewer positions than a decode step could: kept, counted and reported.
 
 An engine's top-k may drop entries on ties, and rows of the prompt have less to choose from.
 """

@@ -70,7 +70,7 @@ def _first_position(answer: Any, choice: Any, given: int | None, place: str) -> 
     if type(said) is not int or not 0 <= said <= MOST_TOKENS:
         raise TraceError(f"{place} has {_START} {str(said)[:40]!r}, which is no position")
     if given not in (None, said):
-        raise TraceError(f"{place} has {_START} {said}, not --first-position {given}: leave it out")
+        raise TraceError(f"{place} has {_START} {said}, not `first_position` {given}: leave it out")
     return said
 
 
@@ -89,7 +89,7 @@ def _compare(choices: Sequence[Returned], usage: Any, place: str) -> None:
     missing = expected - rows
     way_out = ""
     if len(choices) == 1 and choices[0].first_position == 0 and missing > 0:
-        way_out = f": give --first-position {missing} if it was asked with {_START} {missing}"
+        way_out = f": give `first_position` {missing} if it was asked with {_START} {missing}"
     raise TraceError(
         f"{place} has {rows} rows, but its usage counts {prompt} tokens of the prompt and "
         f"{generated} generated, which make {expected}{way_out}"

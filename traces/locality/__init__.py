@@ -1,1 +1,1 @@
-"""How local a trace is: overlap, reuse, working set and drift."""
+"""The locality of a trace: overlap, reuse, working set and drift."""

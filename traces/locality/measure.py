@@ -1,25 +1,25 @@
-"""How a trace re-uses positions: the numbers that decide what a hot buffer can save.
+"""How a trace reuses positions: the figures that decide what a hot buffer can save.
 
-All definitions are per (request, layer), n rows S_1 .. S_n of demanded positions:
+All definitions are per (request, layer), n rows S_1 .. S_n of selected positions:
 
 - overlap at lag d: |S_t and S_(t+d)| / |S_(t+d)|, summed over t before dividing; lag 1 is the
-  adjacent overlap. A buffer of one row, filled with it, misses 1 - that.
+  adjacent overlap. A buffer that holds just the last row has a miss rate of 1 - that.
 - cross-layer overlap: the same for one step in two layers, over the steps that both have.
-- working set of w steps: distinct positions that w consecutive steps demand, mean over the
+- working set of w steps: distinct positions of w consecutive steps, mean over the
   disjoint windows of a trace.
-- reuse distance: how many other positions were demanded since the position was demanded last, this
-  step's apart. Rows count as listed one position after another, so those behind it in its row count
-  too. This is the LRU stack distance under simultaneous demand: a buffer of B slots, ordered so,
-  misses just the first demands and those with a distance of B or more. An order of its own within
-  a step, like the engine's, puts a distance between the nearest (none of its row count) and the
-  farthest (all of its row that were not demanded again do). As in the engine, the newest token is
-  no demand of the buffer: it counts for neither end of a distance.
-- reuse interval: steps from one demand to the next, likewise without the newest token.
-- sink share, recent share, newest share: demands of the first SINKS positions, of the last RECENT,
-  and of the newest token. Sink and recent coverage: the share of these positions that a step
-  demands; density: the same for all positions there are.
-- drift: 1 - the share of the most demanded positions of the first half (as many as the longest row
-  holds) that are among the most demanded of the second half. Of equals the earlier position counts.
+- reuse distance: number of other positions accessed since the last access to the position, without
+  those of the current step. Rows count as accessed one position after another, so positions behind
+  it in its former row count too. This is the LRU stack distance for steps of many positions: a
+  buffer of B slots with that order misses just the first accesses and those with a distance of B or
+  more. With another order within a step, like the engine's, a distance lies between the nearest
+  (none of its row count) and the farthest (all of its row that were not accessed again). As in the
+  engine, the newest token is not an access to the buffer: it counts for neither end of a distance.
+- reuse interval: steps from one access to the next, also without the newest token.
+- sink share, recent share, newest share: accesses to the first SINKS positions, to the last RECENT,
+  and to the newest token. Sink and recent coverage: the share of these positions that a step
+  selects; density: the same for all positions.
+- drift: 1 - the share of the most selected positions of the first half (as many as the longest row
+  holds) that are among the most selected of the second half. Ties go to the earlier position.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -44,15 +44,15 @@ _TOGETHER = 1 << 25  # positions of all layers that are in memory to compare the
 
 @dataclass(frozen=True)
 class Locality:
-    """The locality of one (request, layer). Shares are of all its demands, 0 to 1."""
+    """The locality of one (request, layer). Shares are of all its accesses, 0 to 1."""
 
     request: str
     layer: int
     steps: int
-    accesses: int  # demanded positions, over all steps
+    accesses: int  # selected positions, over all steps
     longest_row: int  # positions of one step: top_k, if the request has so many
-    distinct: int  # positions demanded at least once
-    overlap: dict[int, float]  # lag in steps -> share of a row demanded `lag` steps before
+    distinct: int  # positions selected at least once
+    overlap: dict[int, float]  # lag in steps -> share of a row selected `lag` steps before
     working_set: dict[int, float]  # steps -> positions
     reuse_distance: dict[int, float]  # upper end of a bin (of EDGES, exclusive) -> share
     reuse_nearest: dict[int, float]  # the least that an order within a step could make of it
@@ -60,7 +60,7 @@ class Locality:
     reuse_interval: dict[int, float]  # upper end of a bin in steps (power of two) -> share
     reuse_p50: float  # of the distances there are; nan for none
     reuse_p90: float
-    first_accesses: float  # share demanded for the first time
+    first_accesses: float  # share of first accesses
     newest_share: float
     sink_share: float
     recent_share: float
@@ -68,7 +68,7 @@ class Locality:
     recent_coverage: float
     density: float
     drift: float | None  # None for a single step
-    # Other layer of the same request -> share of this one's demands that it has in the same step.
+    # Other layer of the same request -> share of our accesses that it has in the same step.
     # Layers that have no step in common are left out.
     cross_layer: dict[int, float] = field(default_factory=dict)
 
@@ -149,7 +149,7 @@ def _measure_request(
 
 
 def part_locality(demand: Demand) -> Locality:
-    """Measure one (request, layer) of at least one row, but for the overlap with other layers."""
+    """Measure one (request, layer) of at least one row, without the overlap with other layers."""
     from hisparse_sim.traces.locality import passes
 
     keys, stamp = stamp_keys(demand.positions)
@@ -201,13 +201,14 @@ def part_locality(demand: Demand) -> Locality:
 
 
 def adjacent_overlap(demand: Demand) -> float:
-    """Return the share of demands that the step before had too, first step apart; nan for one."""
+    """Return the share of accesses that the previous step had, too, without the first step; nan for
+    a single one."""
     return _overlap(demand, *stamp_keys(demand.positions), lag=1)
 
 
 def _shared_by_layers(demands: Sequence[Demand]) -> tuple[Longs, Longs]:
-    """Return (shared, listed) [i, j]: demands of j that i has too in the same step, and demands of
-    j in steps that i has."""
+    """Return (shared, listed) [i, j]: accesses of j that i has in the same step, too, and
+    accesses of j in steps that i has."""
     from hisparse_sim.traces.locality import passes
 
     count = len(demands)
@@ -251,14 +252,14 @@ def _working_set(offsets: Longs, keys: Ints, size: int) -> float:
 
 
 def _binned(counts: Longs, edges: NDArray[np.int64], accesses: int) -> dict[int, float]:
-    """Return the share of every bin that has one; `counts` [value] demands."""
+    """Return the share of every bin that has one; `counts` [value] accesses."""
     values = np.flatnonzero(counts)
     sums = np.bincount(np.searchsorted(edges, values, side="right"), counts[values])
     return {int(edges[bin_]): float(sums[bin_]) / accesses for bin_ in np.flatnonzero(sums)}
 
 
 def _quantile(counts: Longs, share: float) -> float:
-    """Return the smallest value that at least `share` of the demands do not exceed."""
+    """Return the smallest value that at least `share` of the accesses do not exceed."""
     below = np.cumsum(counts)
     return float(np.searchsorted(below, share * below[-1])) if below[-1] else float("nan")
 

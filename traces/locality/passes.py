@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 from hisparse_sim.traces.demand import Ints, Longs
 from hisparse_sim.traces.machine_code import compiled, rule
 
-BLOCK = 64  # demands that are counted together
+BLOCK = 64  # accesses that are counted together
 
 
 @compiled
@@ -46,7 +46,7 @@ def count_shared_layers(
 
 @compiled
 def count_distinct(offsets: Longs, keys: Ints, window: int, stamp: Ints, distinct: Longs) -> None:
-    """distinct[i] = positions that the steps from i * `window` to the next such step demand."""
+    """distinct[i] = distinct positions of the steps from i * `window` to the next such step."""
     for each in range(len(distinct)):
         count = 0
         for i in range(offsets[each * window], offsets[(each + 1) * window]):
@@ -59,27 +59,29 @@ def count_distinct(offsets: Longs, keys: Ints, window: int, stamp: Ints, distinc
 def count_reuse(
     offsets: Longs,
     keys: Ints,
-    newest: NDArray[np.bool_],  # per demand: it is the newest token of its step
-    last: Longs,  # [largest key + 1], zero; where the key was demanded last, counted from 1
+    newest: NDArray[np.bool_],  # per access: it is the newest token of its step
+    last: Longs,  # [largest key + 1], zero; where the key was accessed last, counted from 1
     last_row: Ints,  # [largest key + 1]; in which row
-    nearest: Longs,  # outputs [distinct keys + 1], zero: demands by reuse distance
+    nearest: Longs,  # outputs [distinct keys + 1], zero: accesses by reuse distance
     distances: Longs,
     farthest: Longs,
-    intervals: Longs,  # output [rows + 1], zero: demands by steps since the last one
+    intervals: Longs,  # output [rows + 1], zero: accesses by steps since the last one
 ) -> int:
-    """Count demands by how long ago their position was demanded last; return the first demands.
+    """Count accesses by the distance from the last access to their position; return the first
+    accesses.
 
-    The distance of a demand is the number of other positions demanded since, this step's apart.
-    Of those demanded in the same step as it was, the ones listed behind it count; in `nearest`
-    none, in `farthest` all that were not demanded again. Demands of the newest token count nowhere.
+    The distance of an access is the number of other positions accessed since, without the current
+    step. Of those accessed in the same step as the last access, the ones listed behind it count; in
+    `nearest` none, in `farthest` all that were not accessed again. Accesses to the newest token are
+    left out.
     """
     rows = len(offsets) - 1
-    # A demand is alive until its position is demanded again: the alive ones are the LRU order.
+    # An access is alive until its position is accessed again: the alive ones are the LRU order.
     alive = np.zeros(len(keys), np.uint8)
     in_block = np.zeros(len(keys) // BLOCK + 1, np.int32)
     in_row = np.zeros(rows + 1, np.int64)
     after = np.zeros(rows + 1, np.int64)  # alive in later rows
-    # Most demands return from the row before, where all are alive: counted once, not for each.
+    # Most accesses are to the row before, where all are alive: counted once, not for each.
     behind_in_row = np.zeros(len(keys), np.int64)
     first_accesses = 0
     for now in range(rows):
@@ -142,7 +144,7 @@ def _alive_between(begin: int, end: int, alive: NDArray[np.uint8], in_block: Int
 def count_ends(
     offsets: Longs, positions: Ints, seq_len: Ints, sinks: int, recent: int
 ) -> NDArray[np.int64]:
-    """Count demands of the first `sinks` positions, of the last `recent`, of the newest one."""
+    """Count accesses to the first `sinks` positions, to the last `recent`, to the newest one."""
     counts = np.zeros(3, np.int64)
     for row in range(len(seq_len)):
         for i in range(offsets[row], offsets[row + 1]):

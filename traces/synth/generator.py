@@ -4,17 +4,17 @@ Position p of a request has, in one layer and at decode step t, the score
 
     importance(p) + drift * d(segment of p, t) + noise * e(p, t)  [+ recency] [+ sink]
 
-and the `top_k` highest are demanded. `importance` is fixed, `e` is new in every step, and `d` keeps
+and the `top_k` highest are selected. `importance` is fixed, `e` is new in every step, and `d` keeps
 its value for a random time: every segment of a few neighbouring positions has a mean life of its
 own, spread evenly on a log scale between `shortest_life` and `longest_life` steps. So the overlap
 between steps falls slowly with their distance, as it does in traces of real models, instead of at
 one rate. All three parts are nearly normal and are scaled so that a score has variance 1. The
 newest tokens get a bonus that falls linearly to 0 over `window` tokens, the first `sinks`
-positions are always demanded, and layers differ in their noise by a factor exp(layer_spread * z)
+positions are always selected, and layers differ in their noise by a factor exp(layer_spread * z)
 with z at the quantiles of the normal distribution.
 
-Profiles hold parameters that were fitted to published figures (`benchmarks/fit_synth.py`), and what
-came of the fit. A fitted generator is no reproduction: every file says `synthetic`.
+Profiles hold parameters that were fitted to published figures (`benchmarks/fit_synth.py`), and the
+result of the fit. A fitted generator is not a reproduction: every file says `synthetic`.
 """
 
 import json
@@ -59,7 +59,7 @@ class Parameters:
 
 @dataclass(frozen=True)
 class Profile:
-    """A model's shape, its fitted parameters, and how well they fit."""
+    """The shape of a model, its fitted parameters, and the quality of the fit."""
 
     name: str
     model: str
@@ -155,7 +155,7 @@ def generate(profile: Profile, layer: int, *, request: str = "synth-0", seed: in
 
 
 def metadata(profile: Profile, requests: list[str], seed: int, caveat: str = "") -> Metadata:
-    """Return the metadata of a generated file; `caveat` says why the fit is not this file's own."""
+    """Return the metadata of a generated file; `caveat` says why the fit does not hold for it."""
     notes: dict[str, Any] = {
         "profile": profile.name,
         "seed": seed,
@@ -205,7 +205,7 @@ def synthesize(
     names = [f"synth-{number}" for number in range(requests)]
     caveat = ""
     if profile != profiles().get(profile.name):
-        caveat = "not for this file: its shape is not the one that was fitted"
+        caveat = "not for this file: its shape differs from the fitted one"
     elif len(layers) < profile.num_layers:
         caveat = f"over all {profile.num_layers} layers, of which this file has {len(layers)}"
     parts = (

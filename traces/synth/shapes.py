@@ -1,12 +1,12 @@
-"""Demand with one extreme property each: what a policy does worst, best, or must survive.
+"""Demand with one extreme property each: worst cases, best cases, and stress tests of policies.
 
-Positions never reach the newest token, so every demand is an ordinary hit or miss. With k = top_k
+Positions never include the newest token, so every access is an ordinary hit or miss. With k = top_k
 positions a row and a pool of `distinct` positions:
 
 - cyclic: a scan through the pool, k further each step; LRU misses everything once the pool is
-  larger than the buffer, Belady only the difference;
+  larger than the buffer, MIN only the difference;
 - thrash: k / 2 fixed positions, the rest scans the pool: recency and frequency disagree;
-- all-new: k positions that no step demanded before, from the end of the prompt backwards, until
+- all-new: k positions that no step selected before, from the end of the prompt backwards, until
   the prompt is used up (then again from its end);
 - none-new: the same k positions in every step;
 - step-change: one set in the first half of the steps, a disjoint one in the second.

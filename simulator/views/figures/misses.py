@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from hisparse_sim.simulator.mrc.curves import ENGINE_LRU
-from hisparse_sim.simulator.mrc import TEXTBOOK_LRU
+from hisparse_sim.simulator.mrc.names import TEXTBOOK_LRU
 from hisparse_sim.simulator.replay.joining import joined_curves
 from hisparse_sim.simulator.replay.totals import totals
 from hisparse_sim.simulator.views.figures.style import (

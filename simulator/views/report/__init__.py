@@ -1,7 +1,7 @@
-"""One HTML page of what was found: self-contained, interactive, printable.
+"""One HTML page of results: self-contained, interactive, printable.
 
-The plotting library is Vega-Lite, whose JavaScript the Python package vl-convert-python ships; the
-page holds it, the data and the specifications of the charts, and fetches nothing."""
+The plotting library is Vega-Lite, whose JavaScript comes with the Python package vl-convert-python.
+The page holds it, the data and the chart specifications, and loads nothing."""
 
 from hisparse_sim.simulator.views.report.page import write_report
 from hisparse_sim.simulator.views.report.results import Result, read_results

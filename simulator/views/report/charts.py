@@ -1,8 +1,9 @@
 """The charts of a report, as Vega-Lite specifications over named data sets.
 
-Which policies, buffers, traces and layers count are parameters that the page sets from its
-check boxes; sums and rates are computed in the page, so that every choice shows exact figures.
-Colours are CSS variables of the page, which has a light and a dark set."""
+Policies, buffers, traces and layers are parameters that the page sets from its check boxes; sums
+and rates are computed in the page, so that figures are exact for every choice. Colours are CSS
+variables of the page, which has a light and a dark set. One file, since every chart is made of the
+same few pieces."""
 
 import math
 from collections.abc import Sequence
@@ -74,7 +75,7 @@ def _base(data: str, height: int, parameters: Sequence[Spec] = ()) -> Spec:
 
 
 def _rows(height: int, **counts: Sequence[Any]) -> Spec:
-    """Return a height for so many rows, which the page changes with what is chosen."""
+    """Return a height for so many rows, which the page adapts to the choice."""
     rows = math.prod(len(names) for names in counts.values())
     return {"height": height * rows, "usermeta": {"row_height": height, "rows": list(counts)}}
 
@@ -115,7 +116,7 @@ _SUM_TIPS = [
 
 
 def miss_ratio(policies: Sequence[str], shared: Sequence[Spec]) -> Spec:
-    """Misses over demanded positions by buffer, a line per policy."""
+    """Misses over selected positions by buffer, a line per policy."""
     return _base("sweep", 260, [*shared, ZOOM]) | {
         "transform": _summed(["policy", "buffer"]),
         "mark": {"type": "line", "point": {"size": 60, "filled": True}, "clip": True},
@@ -130,7 +131,7 @@ def miss_ratio(policies: Sequence[str], shared: Sequence[Spec]) -> Spec:
             "y": {
                 "field": "miss_percent",
                 "type": "quantitative",
-                "title": "misses, % of demanded positions",
+                "title": "misses, % of selected positions",
                 "scale": {"zero": True},
             },
             "color": _coded("policy", policies, "color"),
@@ -143,7 +144,7 @@ def miss_ratio(policies: Sequence[str], shared: Sequence[Spec]) -> Spec:
 def policy_bars(policies: Sequence[str], sizes: Sequence[int], shared: Sequence[Spec]) -> Spec:
     """Misses per step and layer, bars by buffer and policy, the excess over MIN at their ends."""
     bars: Spec = {"mark": {"type": "bar", "height": {"band": 0.85}}}
-    # Stretches the axis, so that the text at the end of the longest bar fits.
+    # Stretches the axis, so that the text behind the longest bar fits.
     room: Spec = {
         "mark": {"type": "point", "opacity": 0, "tooltip": None},
         "encoding": {"x": {"field": "room", "type": "quantitative"}},
@@ -298,7 +299,7 @@ def rolling(
 
 
 def swap_in(policies: Sequence[str], title: str, shared: Sequence[Spec]) -> Spec:
-    """Predicted time of the swap-ins by buffer, for the batch chosen."""
+    """Predicted swap-in time by buffer, for the chosen batch."""
     return _base("times", 240, [*shared, ZOOM]) | {
         "transform": [{"filter": f"{CHOSEN} && {IN_BUFFERS} && datum.batch == batch"}],
         "mark": {"type": "line", "point": {"size": 60, "filled": True}, "clip": True},

@@ -1,6 +1,7 @@
-"""The tables inside a report: sums instead of rows, few enough points, columns instead of records.
+"""The tables inside a report: sums in place of rows, a limited number of points, columns in place
+of records.
 
-Whatever is left out is told in a note that the page shows."""
+A note on the page states what is left out."""
 
 import math
 from collections.abc import Mapping
@@ -17,23 +18,23 @@ from hisparse_sim.simulator.serving.profiles import ProfileError
 from hisparse_sim.traces import TraceError
 from hisparse_sim.traces.file.units import TOKEN
 
-POINTS_PER_LINE = 600  # of a rolling curve; more cannot be told apart on a screen
+POINTS_PER_LINE = 600  # of a rolling curve; a screen does not resolve more
 CURVE_POINTS = 30_000  # of all lines together
 SWEEP_ROWS = 40_000
 BATCHES = (1, 8, 32, 64)  # requests that decode together
 LINK, KERNEL = "h200-pcie5", "sglang"  # where a sweep names none
-MODEL = "glm-5.1"  # whose items are taken where a sweep names no model; all shipped ones are alike
+MODEL = "glm-5.1"  # whose KV entries are used if a sweep names no model; all shipped ones are alike
 
 Columns = dict[str, list[Any]]
 
 
 def columns(table: pd.DataFrame, digits: int = 2) -> Columns:
-    """Return a table as lists for JSON: floats rounded, what JSON cannot say as None."""
+    """Return a table as lists for JSON: floats rounded, and None for what JSON cannot express."""
     return {str(name): [_plain(value, digits) for value in table[name].tolist()] for name in table}
 
 
 def sweep_table(rows: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
-    """Return sums by trace, layer, policy and buffer, requests summed, and notes.
+    """Return sums over requests by trace, layer, policy and buffer, and notes.
 
     Columns: `trace, layer` (None where a row covers all), `policy, buffer, steps, accesses, misses,
     optimum` (None where unknown)."""
@@ -42,8 +43,8 @@ def sweep_table(rows: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
     sums = totals(rows, by)
     if len(sums) > SWEEP_ROWS:
         notes.append(
-            f"{len(sums):,} rows by layer are too many for a page: layers are summed, so that there"
-            " is no view by layer. Report fewer traces, or part of the layers, for that."
+            f"{len(sums):,} rows by layer are too many for a page: layers are summed, and there is"
+            " no view by layer. For that, report fewer traces or fewer layers."
         )
         sums = totals(rows.assign(layer=None), by)
     # Whole numbers, so that the page computes with what was counted.
@@ -55,7 +56,7 @@ def sweep_table(rows: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
 
 
 def curve_table(rows: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
-    """Return rolling curves of few enough points: every n-th of a line, first and last kept."""
+    """Return rolling curves with fewer points: every n-th of a line, the first and the last."""
     lines = [line for _, line in rows.groupby(["trace", "policy", "buffer"], sort=False)]
     most = max(2, min(POINTS_PER_LINE, CURVE_POINTS // len(lines)))
     step = max(1, *(math.ceil(len(line) / most) for line in lines))
@@ -76,21 +77,22 @@ def curve_table(rows: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
 
 
 def token_rows(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows whose positions are tokens: bytes, time and memory are known for no other."""
+    """Return the rows whose positions are tokens: bytes, time and memory are not known for
+    others."""
     return rows[rows["unit"].fillna(TOKEN) == TOKEN] if "unit" in rows else rows
 
 
 class Times(NamedTuple):
-    """Predicted swap-in times, and what they are."""
+    """Predicted swap-in times and their description."""
 
     table: pd.DataFrame  # trace, policy, buffer, batch, time
     title: str
     source: str
     batches: list[int]
-    chosen: int  # of the batches: what the sweep asked for
+    chosen: int  # the batch that the sweep asked for
 
 
-Profiles = str | Path | None  # a file that the user of the report names
+Profiles = str | Path | None  # a file that the user names
 
 
 def times_table(
@@ -98,9 +100,9 @@ def times_table(
 ) -> Times:
     """Return predicted swap-in times over the link that the sweep asked for, or the default one.
 
-    For the model and item size of the rows: ms per token over all its layers, each taken to miss
-    like the mean of the replayed ones. Without a model: us of one layer. `parameters` are those of
-    the sweep. Raises TraceError if the sweep's link or model is in no profile at hand."""
+    For the model and KV entries of the rows: ms per token over all its layers, each with the mean
+    misses of the replayed ones. Without a model: us of one layer. `parameters` are those of the
+    sweep. Raises TraceError if the link or model of the sweep is in no available profile."""
     rows, asked, others_of_link = _only_first(rows, ("link", "swap_in_kernel"))
     rows, priced, others_of_model = _only_first(rows, ("model", "kv_dtype"))
     told = others_of_link + others_of_model
@@ -111,7 +113,7 @@ def times_table(
     given = rows["batch"].dropna().tolist() if asked and "batch" in rows else []
     chosen = max(1, int(given[0])) if given else BATCHES[0]
     if kernel not in _WHOSE:
-        raise TraceError(f"the results name the kernel {kernel!r}, which there is not")
+        raise TraceError(f"the results name the unknown kernel {kernel!r}")
     if priced:
         model = model_called(priced["model"], profiles)
         entry_bytes = entry_bytes_of(model, priced.get("kv_dtype", KV_DTYPES[0]))
@@ -135,9 +137,10 @@ def times_table(
     times = pd.concat(tables, ignore_index=True)
     means = times.groupby(["trace", "policy", "buffer", "batch"], sort=False)["time"].mean()
     source = (
-        f"Predicted for {_WHOSE[kernel]} kernel over {link.description}, items of"
-        f" {entry_bytes:,} bytes, from the mean misses of a layer, all requests alike; nothing is"
-        f" hidden behind compute. The link's figures are {link.kind}: {link.source}.{told}"
+        f"Predicted for {_WHOSE[kernel]} kernel over {link.description}, KV entries of "
+        f"{entry_bytes:,} bytes, from the mean misses of a layer, the same for all requests; "
+        f"nothing is hidden behind compute. The figures of the link are {link.kind}: "
+        f"{link.source}.{told}"
     )
     return Times(means.reset_index(), title, source, batches, chosen)
 
@@ -148,22 +151,22 @@ _WHOSE = {"sglang": "the engine's", "native": "our"}
 def _only_first(
     rows: pd.DataFrame, names: tuple[str, ...]
 ) -> tuple[pd.DataFrame, dict[str, str], str]:
-    """Return the rows that name the first of several links (or models) or none, what they name
-    (empty if no row does), and a sentence about those left out.
+    """Return the rows that name the first of several links (or models) or none, its name (empty if
+    no row has one), and a sentence about the rows left out.
 
-    Misses without a price are priced like the others."""
+    Misses without a name get the cost of the first."""
     of = rows.reindex(columns=list(names)).astype("string").fillna("")
     named = of[of[names[0]] != ""].drop_duplicates().to_dict("records")
     if not named:
         return rows, {}, ""
     left_out = (of[names[0]] != "") & (of != pd.Series(named[0])).any(axis=1)
     told = ", ".join(" ".join(map(str, one.values())) for one in named[1:])
-    said = f" Rows with {told} are left out here: report them alone." if told else ""
+    said = f" Rows with {told} are left out here; report them separately." if told else ""
     return rows[~left_out], {str(name): value for name, value in named[0].items() if value}, said
 
 
 def link_called(name: str, profiles: Profiles = None) -> Link:
-    """Return a link that rows name. Raises TraceError if it is in no profile at hand."""
+    """Return a link that rows name. Raises TraceError if it is in no available profile."""
     try:
         return load_link(name, profiles)
     except ProfileError as error:
@@ -171,7 +174,7 @@ def link_called(name: str, profiles: Profiles = None) -> Link:
 
 
 def model_called(name: str, profiles: Profiles = None) -> Model:
-    """Return a model that rows name. Raises TraceError if it is in no profile at hand."""
+    """Return a model that rows name. Raises TraceError if it is in no available profile."""
     try:
         return load_model(name, profiles)
     except ProfileError as error:
@@ -179,7 +182,8 @@ def model_called(name: str, profiles: Profiles = None) -> Model:
 
 
 def entry_bytes_of(model: Model, kv_dtype: str) -> int:
-    """Return the bytes of a KV entry as rows name its type. Raises TraceError for other types."""
+    """Return the bytes of a KV entry of the type that rows name. Raises TraceError for other
+    types."""
     if kv_dtype not in KV_DTYPES:
         known = ", ".join(KV_DTYPES)
         raise TraceError(f"the results name KV entries of type {kv_dtype!r}; known are {known}")

@@ -1,8 +1,7 @@
-"""What a report says in words: the question, the answer, and the commands that redo it."""
+"""The words of a report: the question, the answer, and what rows cover."""
 
 import json
 import math
-import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,8 +12,9 @@ from hisparse_sim.simulator.replay.joining import joined, selected
 from hisparse_sim.simulator.replay.metrics import blocks_of
 from hisparse_sim.simulator.replay.totals import totals
 from hisparse_sim.simulator.views.report.data import Profiles, entry_bytes_of, model_called
+from hisparse_sim.simulator.views.report.redo import command as command
 from hisparse_sim.simulator.views.report.results import Result, rows_of
-from hisparse_sim.traces import TraceError, open_trace, sample_path
+from hisparse_sim.traces import TraceError
 
 OPTIMUM = "belady"
 ENGINE_POLICY = "lru"
@@ -22,7 +22,7 @@ ENGINE_BUFFER = 4096  # the engine's default at a top-k of 2048
 
 
 def focus(sums: pd.DataFrame) -> tuple[str, int]:
-    """Return the policy and the buffer that the answer is about: the engine's, where swept."""
+    """Return the policy and the buffer of the answer: those of the engine, if swept."""
     policies, sizes = list(sums["policy"]), sorted(sums["buffer"].unique())
     online = [name for name in policies if name != OPTIMUM] or policies
     policy = ENGINE_POLICY if ENGINE_POLICY in online else online[0]
@@ -57,7 +57,7 @@ def answer(results: Sequence[Result], profiles: Profiles = None) -> list[str]:
             continue
         whose = f" of {plan.path.name}" if len(plans) > 1 else ""
         said.append(
-            f"The plan{whose} that gives most tokens per second is {best['buffer']:,.0f} slots at a"
+            f"The plan{whose} with the most tokens per second has {best['buffer']:,.0f} slots at a"
             f" host_to_device_ratio of {best['ratio']:.0f}:"
             f" {best['tokens_per_s']:,.0f} tokens/s at {best['tpot_ms']:.1f} ms per token"
             f" (simulated).{elsewhere(plan, rows)}"
@@ -66,7 +66,7 @@ def answer(results: Sequence[Result], profiles: Profiles = None) -> list[str]:
 
 
 def plans_of(results: Sequence[Result]) -> list[Result]:
-    """Return the plans, each setting once: a plan's table and its document say the same."""
+    """Return the plans, each setting once: the table and the document of a plan are equivalent."""
     plans: dict[Any, Result] = {}
     for result in results:
         if result.kind == "plan":
@@ -75,14 +75,14 @@ def plans_of(results: Sequence[Result]) -> list[Result]:
 
 
 def runs_of(results: Sequence[Result]) -> list[tuple[list[Result], pd.DataFrame]]:
-    """Return the serving runs, those of one setting together, with their rows.
+    """Return the serving runs by setting, with their rows.
 
     Raises TraceError if two runs of one setting and load differ."""
     found: dict[Any, list[Result]] = {}
     for result in results:
         if result.kind == "serve":
-            said = [_values(result.rows, name) for name in ("seed", "trace_sha256")]
-            key = json.dumps([result.parameters, *said], sort_keys=True)
+            of = result.rows.reindex(columns=["seed", "trace_sha256"]).iloc[0].astype(str)
+            key = json.dumps([result.parameters, *of], sort_keys=True)
             found.setdefault(key, []).append(result)
     together = []
     for runs in found.values():
@@ -98,7 +98,7 @@ def runs_of(results: Sequence[Result]) -> list[tuple[list[Result], pd.DataFrame]
 
 
 def load(parameters: Mapping[str, Any]) -> str:
-    """Return what a plan or a serving run is for."""
+    """Return the load of a plan or a serving run."""
     return ", ".join(
         f"{name.replace('_', ' ')} {parameters[name]}"
         for name in ("model", "hardware", "layout", "prompt", "output_len", "concurrency")
@@ -107,7 +107,7 @@ def load(parameters: Mapping[str, Any]) -> str:
 
 
 def covered(rows: pd.DataFrame) -> str:
-    """Return in words which part of its trace a series of rows covers, and its start."""
+    """Return in words the part of its trace that a series of rows covers, and its start."""
     first = rows.iloc[0].reindex(["start", *SELECTED])
     start = "start unknown" if pd.isna(first["start"]) else f"{first['start']} start"
     if first[list(SELECTED)].isna().any():
@@ -117,7 +117,7 @@ def covered(rows: pd.DataFrame) -> str:
 
 
 def averaged(curve: pd.DataFrame) -> str:
-    """Return in words what the points of a rolling curve are."""
+    """Return in words the meaning of the points of a rolling curve."""
     first = curve.iloc[0].reindex(["window", "skip_steps"])
     over = "" if pd.isna(first["window"]) else f" of {first['window']} steps"
     skipped = first["skip_steps"]
@@ -126,7 +126,7 @@ def averaged(curve: pd.DataFrame) -> str:
 
 
 def elsewhere(result: Result, rows: pd.DataFrame) -> str:
-    """Return a sentence if a plan or a run takes its misses from a trace that was not swept."""
+    """Return a sentence if a plan or a run has its misses from a trace that was not swept."""
     of = result.rows.iloc[0]
     digest, name = of.get("trace_sha256"), of.get("trace")
     if not isinstance(digest, str) or not digest or "trace_sha256" not in rows:
@@ -159,14 +159,16 @@ def _of_series(rows: pd.DataFrame, profiles: Profiles) -> list[str]:
         others = ""
         if best != policy:
             others = f", {misses[best] / own['misses_per_step'] - 1:+.1%} against {policy}"
-        said.append(f"Of the policies that do not know the future, {best} misses least{others}.")
+        said.append(
+            f"Of the policies that do not know the future, {best} has the fewest misses{others}."
+        )
     if blocks := blocks_of(rows):
-        said.append(f"Positions and slots are {blocks}: what they cost is not computed.")
+        said.append(f"Positions and slots are {blocks}: no cost is computed.")
     said += _by_buffer(sums, policy, buffer)
     said += _by_layer(rows, policy, buffer)
     said += _over_the_link(rows, own["misses_per_step"], profiles)
     if any("synthetic" in str(kind) for kind in rows["provenance"]):
-        said.append("The trace is synthetic: these figures say nothing about a real model.")
+        said.append("The trace is synthetic: these figures are not those of a real model.")
     return said
 
 
@@ -175,10 +177,10 @@ def _by_buffer(sums: pd.DataFrame, policy: str, buffer: int) -> list[str]:
     own = dict(zip(swept["buffer"].astype(int), swept["misses_per_step"], strict=True))
     base = max(own[buffer], 1e-12)
     said = [
-        f"a buffer of {other:,} misses {own[other] / base:.2f} times as many"
+        f"a buffer of {other:,} has {own[other] / base:.2f} times the misses"
         for other in sorted({min(own), max(own)} - {buffer})
     ]
-    return [f"Against {buffer:,} slots, {_listed(said)}."] if said else []
+    return [f"Compared with {buffer:,} slots, {_listed(said)}."] if said else []
 
 
 def _by_layer(rows: pd.DataFrame, policy: str, buffer: int) -> list[str]:
@@ -214,9 +216,9 @@ def _over_the_link(rows: pd.DataFrame, misses_per_step: float, profiles: Profile
 
 
 def choose_plan(plans: pd.DataFrame) -> dict[str, Any] | None:
-    """Return the candidate that the plan marks as its best; in older files, and of several plans,
-    the one with most tokens per second among those that meet their targets, and among those within
-    1 % of it the one that pins least host memory. None if none can run."""
+    """Return the candidate that the plan marks as its best; in older files and of several plans,
+    the one with the most tokens per second among those that meet their targets, and of those within
+    1 % of it the one that pins the least host memory. None if none can run."""
     if plans.empty:
         return None
     able = plans[(plans["requests"] > 0) & plans["meets"].astype(bool)]
@@ -232,7 +234,7 @@ def choose_plan(plans: pd.DataFrame) -> dict[str, Any] | None:
 
 
 def worth(plan: dict[str, Any]) -> str:
-    """Return what the plan chosen is against serving without HiSparse; empty for older files."""
+    """Compare the chosen plan with serving without HiSparse; empty for older files."""
     base = plan.get("baseline_tokens_per_s")
     if base is None:
         return ""
@@ -240,12 +242,12 @@ def worth(plan: dict[str, Any]) -> str:
     if str(plan.get("load", "")).endswith("/s"):
         return said + "."  # of an open loop; there is no concurrency to be ahead from
     if pd.isna(plan["break_even"]):
-        return said + "; HiSparse is not ahead at any load up to this one."
-    return said + f"; HiSparse is ahead from {plan['break_even']:,.0f} concurrent requests on."
+        return said + "; HiSparse is slower at every load up to this one."
+    return said + f"; HiSparse is faster from {plan['break_even']:,.0f} concurrent requests on."
 
 
 def flags(plan: dict[str, Any], parameters: dict[str, Any], profiles: Profiles = None) -> str:
-    """Return the engine's flags for the plan chosen; of older files the configuration alone."""
+    """Return the engine's flags for the chosen plan; for older files only the configuration."""
     if isinstance(plan.get("flags"), str):
         return str(plan["flags"])
     config: dict[str, Any] = {}
@@ -254,109 +256,6 @@ def flags(plan: dict[str, Any], parameters: dict[str, Any], profiles: Profiles =
     config["device_buffer_size"] = int(plan["buffer"])
     config["host_to_device_ratio"] = int(plan["ratio"])
     return f"--enable-hisparse --hisparse-config '{json.dumps(config)}'"
-
-
-def command(result: Result) -> str:
-    """Return the command line that computes the rows of a file again.
-
-    Traces are named by their stem, since rows do not hold paths; the bundled sample needs none.
-    """
-    given = result.parameters
-    if result.kind.startswith("bench"):
-        return _bench_command(result, given)
-    if result.kind in ("sweep", "curve"):
-        given |= _replayed(result.rows, result.kind)
-    elif result.kind == "plan" and "best" not in result.rows:  # older files
-        given |= {name: _values(result.rows, name) for name in ("buffer", "ratio")}
-    elif result.kind == "serve":
-        given |= _served(result.rows)
-    words = ["hisparse-sim", result.kind]
-    traces = _trace_names(result.rows)
-    if result.kind in ("sweep", "curve"):
-        words += traces
-    elif "miss_curve" not in given:
-        words += [word for name in traces for word in ("--trace", name)]
-    plain = {} if result.kind == "serve" else _OPTION_OF  # its requests are a number of them
-    for name, value in given.items():
-        words += _flag(plain.get(name, name), value)
-    return " ".join([*map(shlex.quote, words), "-o", shlex.quote(result.path.name)])
-
-
-def _bench_command(result: Result, given: dict[str, Any]) -> str:
-    rows = result.rows
-    grid = {name: _values(rows.dropna(subset=[name]), name) for name in _GRID if name in rows}
-    words = ["hisparse-sim", "gpu", "bench"]
-    for name, values in grid.items():
-        words += _flag(_OPTION_OF.get(name, name), [int(value) for value in values])
-    words += _flag("repeats", given.get("repeats")) + _flag("pin_numa", given.get("pin_numa"))
-    words += ["--share-host-pool"] if given.get("host_pool") == "shared" else []
-    return " ".join([*words, "-o", shlex.quote(result.path.name)])
-
-
-_GRID = ("gpus", "batch", "misses", "buffer", "entry_bytes")
-
-
-def _flag(name: str, value: Any) -> list[str]:
-    if value is None or value is False or value == []:
-        return []
-    option = "--" + name.replace("_", "-")
-    if value is True:
-        return [option]
-    if name == "steps" and isinstance(value, list) and len(value) == 2:
-        return [option, f"{value[0]}:{value[1]}"]
-    if name == "mode" and isinstance(value, list):
-        return [word for each in value for word in (option, each)]
-    if isinstance(value, list | tuple):
-        return [option, ",".join(map(str, value))]
-    return [option, f"{value:g}" if isinstance(value, float) else str(value)]
-
-
-_OPTION_OF = {
-    "entry_bytes": "kv-entry-bytes",
-    "requests": "request",
-    "layers": "layer",
-    "host_to_device_ratio": "ratio",
-    "swap_in_kernel": "kernel",
-}
-
-
-def _values(rows: pd.DataFrame, name: str) -> list[Any]:
-    values = dict.fromkeys(rows[name].dropna()) if name in rows else {}
-    return [value.item() if hasattr(value, "item") else value for value in values]
-
-
-def _replayed(rows: pd.DataFrame, kind: str) -> dict[str, Any]:
-    found = {name: _values(rows, name) for name in ("policy", "buffer", "host_to_device_ratio")}
-    given: dict[str, Any] = dict(found)
-    for name in ("start", "seed", "model", "kv_dtype", "link", "swap_in_kernel", "batch"):
-        if values := _values(rows, name):
-            given[name] = values[0]
-    if kind == "sweep":
-        given["per_layer"] = bool(rows["layer"].notna().any())
-        known = "excess_over_min" in rows and rows["excess_over_min"].notna().any()
-        given["no_min"] = not known
-    return given
-
-
-def _served(rows: pd.DataFrame) -> dict[str, Any]:
-    loads = [str(load) for load in dict.fromkeys(rows["load"])]
-    rates = [load.removesuffix("/s") for load in loads if load.endswith("/s")]
-    given: dict[str, Any] = {"seed": next(iter(_values(rows, "seed")), None)}
-    given["mode"] = _values(rows, "mode")
-    given["rate" if rates else "concurrency"] = rates[0] if rates else loads
-    return given
-
-
-def _trace_names(rows: pd.DataFrame) -> list[str]:
-    if "trace" not in rows:
-        return []
-    digests = set(rows["trace_sha256"]) if "trace_sha256" in rows else set()
-    if digests == {open_trace(sample_path()).sha256}:
-        return []
-    # The name is a path where two traces of one sweep have one stem, and has an @ where the
-    # model's own synthetic demand was replayed, which nobody needs to name.
-    names = [name for name in _values(rows, "trace") if "@" not in name]
-    return [f"{name.removesuffix('.parquet')}.parquet" for name in names]
 
 
 def _listed(names: Sequence[str]) -> str:

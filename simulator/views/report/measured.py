@@ -1,4 +1,4 @@
-"""The sections about figures that others published and about what was measured on a GPU."""
+"""The sections on published figures and on measurements."""
 
 from collections.abc import Callable, Sequence
 from html import escape
@@ -13,17 +13,17 @@ FOCUS_BUFFER = 4096
 
 
 def sections(results: Sequence[Result]) -> list[tuple[str, str, str]]:
-    """Name, heading and body of the sections that have results of their own."""
+    """Return name, heading and body of the sections for which there are results."""
     found = []
     if not (redone := rows_of(results, "reproduce")).empty:
-        found.append(("published", "Published figures, redone", _reproduced(redone)))
+        found.append(("published", "Published figures, reproduced", _reproduced(redone)))
     if timed := [result for result in distinct(results) if result.kind.startswith("bench")]:
         found.append(("measured", "Measured on a GPU", _benched(timed)))
     return found
 
 
 def _reproduced(rows: pd.DataFrame) -> str:
-    """Published, ours and error, a line each; to unfold, how it was obtained and what is open."""
+    """Return published, ours and error, a line each; unfolded, how it was obtained."""
     cells: Cells = {
         "what": ("figure", str),
         "published": ("published", _figure),
@@ -34,15 +34,15 @@ def _reproduced(rows: pd.DataFrame) -> str:
     how: Cells = {"what": ("figure", str), "how": ("ours", _text), "source": ("published", str)}
     within = int((rows["error"].abs() <= 0.2).sum())
     return (
-        f"<p>{within} of {len(rows)} published figures are met within 20 %. No model was fitted to"
-        " them.</p>"
+        f"<p>{within} of {len(rows)} published figures are reproduced within 20 %. No model was "
+        "fitted to them.</p>"
         + table(rows, cells)
-        + details("How each was obtained, and where it was published", table(rows, how))
+        + details("How each figure was obtained and where it was published", table(rows, how))
     )
 
 
 def _benched(results: Sequence[Result]) -> str:
-    """Times of the kernels, a line a point; and what several GPUs reach together."""
+    """Return the times of the kernels, a line per point, and the rates of several GPUs at once."""
     text = ""
     for result in results:
         rows = result.rows
@@ -56,7 +56,7 @@ def _points(rows: pd.DataFrame) -> str:
     kernels = [name for name in ("sglang", "native", "copy") if f"{name}_us" in rows]
     cells: dict[str, tuple[str, Callable[[Any], str]]] = {
         "batch": ("batch", count),
-        "misses": ("misses each", count),
+        "misses": ("misses per request", count),
         "buffer": ("buffer", count),
         "entry_bytes": ("KV entry, bytes", count),
     } | {f"{name}_us": (f"{name}, µs", _time) for name in kernels}
@@ -81,11 +81,11 @@ def _together(rows: pd.DataFrame) -> str:
     cells: Cells = {
         "what": ("what", str),
         "batch": ("batch", count),
-        "misses": ("misses each", count),
+        "misses": ("misses per request", count),
         "entry_bytes": ("KV entry, bytes", count),
         "gpus": ("GPUs at once", count),
         "slowest": ("slowest, µs", _time),
-        "sum_gb_s": ("GB/s, in sum", _time),
+        "sum_gb_s": ("GB/s in sum", _time),
     }
     return table(measured, {name: cell for name, cell in cells.items() if name in measured})
 

@@ -1,7 +1,6 @@
-"""Puts a report together: sections of text, tables and charts, and the page around them."""
+"""Assembles a report: sections of text, tables and charts, and the page around them."""
 
 import json
-import shlex
 from collections.abc import Callable, Sequence
 from functools import cache
 from html import escape
@@ -14,14 +13,13 @@ from typing import Any
 import pandas as pd
 
 from hisparse_sim.simulator.replay.joining import joined, joined_curves
-from hisparse_sim.simulator.replay.metrics import blocks_of
 from hisparse_sim.simulator.replay.totals import totals
-from hisparse_sim.simulator.views.report import charts, data, findings, measured
+from hisparse_sim.simulator.views.report import charts, costs, data, findings, measured, plans, redo
+from hisparse_sim.simulator.views.report.drawing import Drawn
 from hisparse_sim.simulator.views.report.pieces import (
     Cells,
     buffer_swatch,
     contents,
-    copy,
     count,
     details,
     hint,
@@ -30,6 +28,7 @@ from hisparse_sim.simulator.views.report.pieces import (
     options,
     policy_swatch,
     table,
+    tenths,
 )
 from hisparse_sim.simulator.views.report.results import Result, rows_of
 from hisparse_sim.traces import TraceError, atomic_path
@@ -44,11 +43,11 @@ def write_report(
     title: str | None = None,
     profiles: data.Profiles = None,
 ) -> list[str]:
-    """Write the page about `results` to `path`, atomically; return what its reader should know of
-    them. `profiles`: a file with models and links that are not shipped.
+    """Write the page about `results` to `path`, atomically; return notes for its reader.
+    `profiles`: a file with models and links that are not shipped.
 
     Raises TraceError if vl-convert-python is missing, if results cannot be joined, or if they name
-    a model or link of no profile at hand."""
+    a model or link that is in no available profile."""
     page = _Page(results, profiles)
     text = Template(_shipped("page.html")).substitute(
         version=escape(version("hisparse-sim")),
@@ -69,19 +68,10 @@ def write_report(
 
 
 _LOOKS = ["policy", "buffer"]
-# What a table of memory is for; what is alike in all of its lines stands above it.
-_SETTING = (
-    "trace",
-    "model",
-    "kv_dtype",
-    "device_pool_gib",
-    "host_gib",
-    "request_tokens",
-)
 
 
 class _Page:
-    """The sections, and what the script of the page gets."""
+    """The sections, and the data for the script of the page."""
 
     def __init__(self, results: Sequence[Result], profiles: data.Profiles) -> None:
         self.results, self.profiles = results, profiles
@@ -96,14 +86,14 @@ class _Page:
         self.layers = sorted(int(layer) for layer in summed["layer"].dropna().unique())
         self.sums = totals(self.rows, ("trace", "policy", "buffer"))
         self.focus_buffer = findings.focus(self.sums)[1]
-        self.tables = {"sweep": data.columns(summed)}
-        self.charts: dict[str, charts.Spec] = {}
+        self.drawn = Drawn()
+        self.drawn.tables["sweep"] = data.columns(summed)
         which = f"{self.traces[0]}" if len(self.traces) == 1 else f"{len(self.traces)} traces"
         self.title = f"Hot buffer misses: {which}"
         signals = {
             "policies": self.policies,
             "buffers": self.sizes,
-            "traces": self.traces[:1],  # one at a time: what differs is not summed
+            "traces": self.traces[:1],  # one at a time: different series are not summed
             "layers": [self.layers[0], self.layers[-1]] if self.layers else [0, 1e9],
         }
         self.shared: list[charts.Spec] = [
@@ -113,24 +103,22 @@ class _Page:
             ("question", "The question", self._question()),
             ("answer", "The answer", self._answer()),
             ("misses", "Misses", self._misses()),
-            ("policies", "Policies, and excess over MIN", self._policies()),
+            ("policies", "Policies and excess over MIN", self._policies()),
             ("layers", "Layers", self._layers()),
-            ("cost", "What misses cost", self._cost()),
-            ("plan", "Plan", self._plan()),
+            ("cost", "Cost of misses", self._cost()),
+            ("plan", "Plan", plans.section(results, self.rows, self.drawn, profiles)),
             *measured.sections(self.results),
-            ("provenance", "Where this comes from, and how to redo it", self._provenance()),
+            (
+                "provenance",
+                "Sources, and how to repeat this",
+                redo.section(results, self.rows, self.notes),
+            ),
         ]
-        self.embedded = {"tables": self.tables, "charts": self.charts, "signals": signals}
-
-    def _chart(self, name: str, spec: charts.Spec, label: str, caption: str, zoom: str = "") -> str:
-        """Keep a chart for the script and return its place; `zoom`: the field of its x axis."""
-        self.charts[name] = spec
-        keys = " Focus it and press + or - to zoom, arrows to move, 0 to reset." if zoom else ""
-        return (
-            f'<figure><div class="chart" id="{name}" role="img" tabindex="0"'
-            f' aria-label="{escape(label)}" data-zoom="{zoom}"></div>'
-            f'<figcaption>{escape(caption)}<span class="screen">{keys}</span></figcaption></figure>'
-        )
+        self.embedded = {
+            "tables": self.drawn.tables,
+            "charts": self.drawn.charts,
+            "signals": signals,
+        }
 
     def _question(self) -> str:
         text = f"<p>{escape(findings.question(self.rows))}</p>"
@@ -141,7 +129,7 @@ class _Page:
             text += f"<p>Replayed: {escape(f'{name} ({kinds}), {covers}')}.</p>"
             if "synthetic" in kinds:
                 text += (
-                    '<p class="synthetic">Synthetic trace: no figure of it is one of a real'
+                    '<p class="synthetic">Synthetic trace: its figures are not those of a real'
                     " model.</p>"
                 )
         return text
@@ -183,28 +171,28 @@ class _Page:
             )
             found += "</fieldset>"
         return (
-            '<form id="choices" aria-label="What the charts show" onsubmit="return false">'
+            '<form id="choices" aria-label="Contents of the charts" onsubmit="return false">'
             f"{found}</form>"
         )
 
     def _misses(self) -> str:
         text = self._choices()
-        text += "<h3>By buffer size</h3>" + self._chart(
+        text += "<h3>By buffer size</h3>" + self.drawn.chart(
             "miss-ratio",
             charts.miss_ratio(self.policies, self.shared),
-            "Misses in per cent of demanded positions by buffer size, a line per policy",
-            "Misses over demanded positions, summed over the layers chosen above.",
+            "Misses in per cent of selected positions by buffer size, a line per policy",
+            "Misses over selected positions, summed over the layers chosen above.",
             "buffer",
         )
-        text += "<h3>As a request goes on</h3>"
+        text += "<h3>Misses over decode steps</h3>"
         if self.curves.empty:
             return text + hint(
-                "No rolling curves among the results; add them with",
+                "There are no rolling curves among the results; add them with",
                 "hisparse-sim curve TRACE -o curve.parquet",
             )
         thinned, notes = data.curve_table(self.curves)
         self.notes += notes
-        self.tables["curve"] = data.columns(thinned)
+        self.drawn.tables["curve"] = data.columns(thinned)
         text += (
             '<p class="screen"><label><input type="checkbox" id="bands" checked>'
             " bands: 10 to 90 % of the layers</label></p>"
@@ -212,22 +200,22 @@ class _Page:
         bands: list[charts.Spec] = [*self.shared, {"name": "bands", "value": True}]
         series = self.curves.groupby("trace", sort=False)
         for number, (name, own) in enumerate(series, 1):
-            text += self._chart(
+            text += self.drawn.chart(
                 "rolling" + f"-{number}" * (number > 1),
                 charts.rolling(str(name), self.policies, self.sizes, bands),
                 f"Misses per step and layer of {name} over decode steps",
-                f"{name}: {findings.averaged(own)}; colours are policies, dashes are buffers. "
-                + " ".join(notes),
+                f"{name}: {findings.averaged(own)}; colours stand for policies, dashes for"
+                " buffers. " + " ".join(notes),
                 "step",
             )
         return text
 
     def _policies(self) -> str:
-        text = self._chart(
+        text = self.drawn.chart(
             "bars",
             charts.policy_bars(self.policies, self.sizes, self.shared),
             "Misses per step and layer by buffer and policy",
-            "Bars: misses per step and layer; text: excess over MIN (Belady).",
+            "Bars: misses per step and layer. Text: excess over MIN (Belady).",
         )
         cells: Cells = {
             "policy": ("policy", str),
@@ -238,12 +226,12 @@ class _Page:
         }
         if len(self.traces) > 1:
             cells = {"trace": ("trace", str), **cells}
-        return text + details("All figures as a table (all layers)", table(self.sums, cells))
+        return text + details("All figures in a table (all layers)", table(self.sums, cells))
 
     def _layers(self) -> str:
         if len(self.layers) < 2:
             return hint(
-                "The results do not tell layers apart; for this view write them with",
+                "The results have no layers; for this view write them with",
                 "hisparse-sim sweep TRACE --per-layer -o rows.parquet",
             )
         shared: list[charts.Spec] = [*self.shared, {"name": "shown", "value": self.focus_buffer}]
@@ -256,177 +244,32 @@ class _Page:
         cells: dict[str, tuple[str, Callable[[Any], str]]] = {"layer": ("layer", count)}
         if len(self.traces) > 1:
             cells = {"trace": ("trace", str), **cells}
-        for name in self.policies:  # a policy may be called like another column
+        for name in self.policies:  # a policy may have the name of another column
             shown[f"by {name}"] = wide[name].to_numpy()
-            cells[f"by {name}"] = (name, _per_step)
+            cells[f"by {name}"] = (name, tenths)
         return (
             listed
-            + self._chart(
+            + self.drawn.chart(
                 "by-layer",
                 charts.by_layer(self.policies, shared),
                 "Misses per step by layer, a line per policy",
                 "Misses per step of every layer.",
                 "layer",
             )
-            + self._chart(
+            + self.drawn.chart(
                 "layer-map",
                 charts.layer_map(self.policies, shared),
                 "Heat map of misses per step by policy and layer",
-                "The same as a heat map: brighter is more misses.",
+                "The same as a heat map; brighter means more misses.",
             )
-            + details(f"As a table (B = {self.focus_buffer:,})", table(shown, cells))
+            + details(f"In a table (B = {self.focus_buffer:,})", table(shown, cells))
         )
 
     def _cost(self) -> str:
-        sweep = next(result for result in self.results if result.kind == "sweep")
-        rows = data.token_rows(self.rows)
-        text = ""
-        if blocks := blocks_of(self.rows):
-            text = (
-                f"<p>Positions are {escape(blocks)}; bytes, time and memory are known for tokens"
-                " only.</p>"
-            )
-        if rows.empty:
-            return text
-        times = data.times_table(rows, sweep.parameters, self.profiles)
-        self.tables["times"] = data.columns(times.table, 4)
-        batch: charts.Spec = {"name": "batch", "value": times.chosen}
-        text += "<h3>Time</h3>" + options(
-            "batch", "Requests decoding together", times.batches, times.chosen
+        first = next(result for result in self.results if result.kind == "sweep")
+        return costs.section(
+            self.rows, self.policies, first.parameters, self.shared, self.drawn, self.profiles
         )
-        text += self._chart(
-            "swap-in",
-            charts.swap_in(self.policies, times.title, [*self.shared, batch]),
-            f"{times.title} by buffer size, a line per policy",
-            times.source,
-            "buffer",
-        )
-        text += "<h3>Memory</h3>"
-        if "requests_per_gpu" not in rows:
-            return text + hint(
-                "No memory in the results; it comes with a ratio:",
-                "hisparse-sim sweep TRACE --ratio 4,8 -o rows.parquet",
-            )
-        cells: dict[str, tuple[str, Callable[[Any], str]]] = {
-            "trace": ("trace", str),
-            "model": ("model", str),
-            "kv_dtype": ("KV", str),
-            "device_pool_gib": ("GiB of a GPU", _whole_gib),
-            "host_gib": ("GiB of its host", _whole_gib),
-            "request_tokens": ("tokens", count),
-            "buffer": ("buffer", count),
-            "host_to_device_ratio": ("ratio", count),
-            "requests_per_gpu": ("requests per GPU", count),
-            "hot_buffer_bytes": ("MB on the GPU, each", _scaled(1e6, 1)),
-            "host_bytes_per_request": ("GB on the host, each", _scaled(1e9, 2)),
-            "limit": ("limited by", str),
-            "reason": ("because", str),
-        }
-        fits = rows.dropna(subset=["requests_per_gpu"]).reindex(columns=list(cells))
-        fits = fits.drop_duplicates()
-        alike = [name for name in _SETTING if fits[name].nunique(dropna=False) == 1]
-        told = ", ".join(
-            f"{cells[name][0]} {cells[name][1](fits[name].iloc[0])}"
-            for name in alike
-            if name != "trace" and pd.notna(fits[name].iloc[0])
-        )
-        shown = {name: cell for name, cell in cells.items() if name not in alike}
-        return text + f"<p>{escape(told)}.</p>" + table(fits, shown)
-
-    def _plan(self) -> str:
-        plans = findings.plans_of(self.results)
-        text = "".join(
-            (f"<h3>{escape(plan.path.name)}</h3>" if len(plans) > 1 else "")
-            + self._planned(plan, f"-{number}" * (number > 1))
-            for number, plan in enumerate(plans, 1)
-        )
-        text = text or hint(
-            "No plan among the results. This one weighs memory, misses and time:",
-            "hisparse-sim plan --prompt 32768 --output-len 8192 -o plan.json",
-        )
-        for number, (runs, served) in enumerate(findings.runs_of(self.results), 1):
-            if (closed := data.serve_table(served)).empty:
-                continue
-            suffix = f"-{number}" * (number > 1)
-            self.tables[f"serve{suffix}"] = data.columns(closed)
-            names = ", ".join(dict.fromkeys(run.path.name for run in runs))
-            load = findings.load(runs[0].parameters)
-            text += "<h3>Throughput by concurrency</h3>" + self._chart(
-                f"throughput{suffix}",
-                charts.throughput(list(dict.fromkeys(closed["mode"])), f"serve{suffix}"),
-                "Output tokens per second by concurrent requests, a line per mode",
-                f"{names}: simulated serving, closed loop"
-                + f", for {load}" * bool(load)
-                + "."
-                + findings.elsewhere(runs[0], self.rows),
-                "concurrency",
-            )
-        return text
-
-    def _planned(self, plan: Result, suffix: str) -> str:
-        plans, parameters = plan.rows, plan.parameters
-        best = findings.choose_plan(plans)
-        if best is None:
-            text = "<p>No candidate can run and meets the targets.</p>"
-        else:
-            text = (
-                f"<p>For {escape(findings.load(parameters))}: {best['tokens_per_s']:,.0f} tokens/s"
-                f" at {best['tpot_ms']:.1f} ms per token, {best['batch']:.0f} requests per rank,"
-                f" limited by {escape(str(best['limit']))}; {best['host_gb']:,.0f} GB of host"
-                f" memory are pinned.{escape(findings.worth(best))} Simulated."
-                f"{escape(findings.elsewhere(plan, self.rows))}</p>"
-                "<p>The engine's flags:</p>" + copy(findings.flags(best, parameters, self.profiles))
-            )
-        if not (plans["requests"] > 0).any():
-            return text
-        wanted = "buffer ratio requests batch tokens_per_s tpot_ms host_gb limit".split()
-        self.tables[f"plan{suffix}"] = data.columns(plans[wanted])
-        return text + self._chart(
-            f"pareto{suffix}",
-            charts.pareto(
-                [int(size) for size in sorted(plans["buffer"].unique())], f"plan{suffix}"
-            ),
-            "Candidates of the plan: tokens per second over time per token",
-            "Candidates; upper left is better, larger points pin more host memory.",
-            "tpot_ms",
-        )
-
-    def _provenance(self) -> str:
-        wanted = [name for name in ("trace", "provenance", "trace_sha256") if name in self.rows]
-        cells: Cells = {name: (name.replace("_", " "), str) for name in wanted}
-        text = table(self.rows.drop_duplicates(wanted), cells)
-        text += "<p>Computed by hisparse-sim; to redo it:</p>"
-        for result in self.results:
-            text += copy(findings.command(result))
-        made = " ".join(dict.fromkeys(shlex.quote(result.path.name) for result in self.results))
-        text += copy(f"hisparse-sim report {made} -o report.html")
-        versions = {
-            str(value)
-            for result in self.results
-            if "version" in result.rows
-            for value in result.rows["version"].dropna().unique()
-        }
-        text += (
-            f'<p class="note">Rows by hisparse-sim {escape(", ".join(sorted(versions)) or "?")},'
-            f" page by {escape(version('hisparse-sim'))}. Rows do not hold paths: where a command"
-            " names a file, put the trace with the SHA-256 above. Misses are replayed; times, plans"
-            " and throughput are predicted by models.</p>"
-        )
-        if self.notes:
-            text += f'<p class="note">{escape(" ".join(self.notes))}</p>'
-        return text
-
-
-def _scaled(unit: float, digits: int) -> Callable[[Any], str]:
-    return lambda value: "-" if pd.isna(value) else f"{value / unit:,.{digits}f}"
-
-
-def _per_step(value: Any) -> str:
-    return "-" if pd.isna(value) else f"{value:,.1f}"
-
-
-def _whole_gib(value: Any) -> str:
-    return "-" if pd.isna(value) else f"{value:g}"
 
 
 def _shipped(name: str) -> str:
@@ -435,7 +278,7 @@ def _shipped(name: str) -> str:
 
 @cache
 def _library() -> str:
-    """Return Vega, Vega-Lite and Vega-Embed as one script that may stand inside a page."""
+    """Return Vega, Vega-Lite and Vega-Embed as one script for use inside a page."""
     try:
         import vl_convert
     except ImportError:

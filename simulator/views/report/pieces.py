@@ -1,4 +1,4 @@
-"""Pieces of HTML that the sections of a report are made of. All text is escaped here."""
+"""Building blocks of the sections of a report. All text is escaped here."""
 
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
@@ -99,6 +99,10 @@ def named(value: Any) -> str:
 
 def count(value: Any) -> str:
     return "-" if pd.isna(value) else f"{value:,.0f}"
+
+
+def tenths(value: Any) -> str:
+    return "-" if pd.isna(value) else f"{value:,.1f}"
 
 
 def more(value: Any) -> str:

@@ -1,5 +1,5 @@
-"""What the commands wrote, told apart by columns: rows of sweep, curve, plan, serve and reproduce,
-and measurements of gpu bench."""
+"""Results of the commands, distinguished by columns: rows of sweep, curve, plan, serve and
+reproduce, and measurements of gpu bench."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -29,8 +29,8 @@ _COLUMNS_OF = {
     "bench of several": {"what", "gpus", "sum_gb_s", "us"},
 }  # fmt: skip
 _MAY_MISS = {"tpot_ms", "limit", "gap", "tpot_p50_ms", "gpus", "sum_gb_s", "us"}
-_TRACED = ("curve", "sweep")  # which also say of what trace they are
-# Rows of one file that differ in these were written by several commands, and joined by somebody.
+_TRACED = ("curve", "sweep")  # which also name their trace
+# Rows of one file that differ in these come from several commands and were joined by a user.
 _COMMAND = {
     "sweep": ("start", "seed", "model", "kv_dtype", "link", "swap_in_kernel", "batch"),
     "curve": ("start", "seed", "window", "skip_steps"),
@@ -51,8 +51,8 @@ class Result:
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """What the command was given beside the columns, as it wrote it. Raises TraceError if that
-        is no JSON object."""
+        """The options of the command that are not columns. Raises TraceError if they are no JSON
+        object."""
         given = self.rows["parameters"].iloc[0] if "parameters" in self.rows else None
         if not isinstance(given, str):
             return {}
@@ -66,7 +66,7 @@ def read_results(paths: Sequence[Path]) -> list[Result]:
     """Read result files in the order given.
 
     Raises TraceError for a file that cannot be read, is empty, or was written by none of the
-    commands; and if no file holds rows of a sweep, which a report is about.
+    commands; and if no file holds the rows of a sweep, which a report needs.
     """
     found = [result for path in paths for result in _read(path)]
     if not any(result.kind == "sweep" for result in found):
@@ -78,8 +78,8 @@ def read_results(paths: Sequence[Path]) -> list[Result]:
 
 
 def distinct(results: Sequence[Result]) -> list[Result]:
-    """Return the results without those whose rows an earlier one has: a file that is given twice,
-    or in two formats."""
+    """Return the results without those that repeat an earlier one: a file given twice or in two
+    formats."""
     found: list[Result] = []
     for result in results:
         if not any(result.kind == one.kind and result.rows.equals(one.rows) for one in found):
@@ -113,9 +113,9 @@ def _read(path: Path) -> list[Result]:
         if (missing := rows[name].isna()).any():
             raise TraceError(f"{path}, row {missing.to_numpy().argmax() + 1}: {name} is missing")
     if kind in _TRACED:
-        if "provenance" not in rows:
-            rows["provenance"] = pd.NA
-        rows["provenance"] = rows["provenance"].astype("string").fillna("unknown")
+        left_out = [name for name in ("provenance", "layer", "start") if name not in rows]
+        rows = rows.assign(**dict.fromkeys(left_out, pd.array([None] * len(rows), "string")))
+        rows["provenance"] = rows["provenance"].fillna("unknown")
     told_apart = [
         name for name in ("parameters", "version", *_COMMAND.get(kind, ())) if name in rows
     ]
@@ -123,7 +123,7 @@ def _read(path: Path) -> list[Result]:
         return [Result(path, kind, rows)]
     parts = [part for _, part in rows.groupby(told_apart, sort=False, dropna=False)]
     if len(parts) > _MOST_COMMANDS:
-        raise TraceError(f"{path} holds what more than {_MOST_COMMANDS} commands wrote: split it")
+        raise TraceError(f"{path} holds the rows of more than {_MOST_COMMANDS} commands; split it")
     return [Result(path, kind, part.reset_index(drop=True)) for part in parts]
 
 
@@ -139,7 +139,7 @@ def _counted(path: Path) -> pd.DataFrame:
 
 
 def _nearly(columns: set[str]) -> str:
-    """Return what is missing of a kind that most columns are there of."""
+    """Return what is missing of the kind that most of the columns belong to."""
     for kind, names in _COLUMNS_OF.items():
         if len(names & columns) > len(names) / 2:
             return f" ({kind} without {', '.join(sorted(names - columns))})"
