@@ -170,6 +170,7 @@ def test_an_unknown_suffix_is_refused(
         ("sweep {} --kernel native --batch 1", "--kernel and --batch belong to --link"),
         ("sweep {} --output-len 64", "--output-len belongs to --ratio"),
         ("sweep {} --host-gib 9 --link h200-pcie5", "--host-gib belongs to --ratio"),
+        ("sweep {} --hardware h20", "--hardware belongs to --ratio"),
         ("sweep {} --kv-dtype fp8", "--kv-dtype belongs to --ratio or --link"),
         ("curve {} --batch 8", "--batch belongs to --link"),
         ("curve {} --model glm-5.1", "--model belongs to --link"),
@@ -326,7 +327,7 @@ def completed(*words: str) -> list[str]:
 
 def test_the_shell_completes_names() -> None:
     assert completed("sw") == ["sweep"]
-    assert set(completed("sweep", "--policy", "")) == {*POLICIES, "min"}
+    assert set(completed("sweep", "--policy", "")) == {*POLICIES, "min", "textbook-lru"}  # the last for facts
     assert completed("sweep", "--policy", "lru,ar") == ["lru,arc"]
     assert completed("plan", "--policy", "b") == ["belady"]
     assert completed("plan", "--model", "glm") == ["glm-5.1", "glm-5.2"]

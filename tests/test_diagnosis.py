@@ -199,7 +199,7 @@ def test_rows_that_are_missing(tmp_path: Path) -> None:
         (array[16:], {}, f"{size} 123 rows, as if they started at token 16 of the prompt: "),
         (array[:-5], {}, "unless the answer was cut"),
         (np.concatenate([array, array[:3]]), {}, f"{size} 142 rows"),
-        (array[:, :2], {}, f"{size} fits 2 layers of 32 or 4 layers of 16; check --layers"),
+        (array[:, :2], {}, f"{size} fits 2 layers of 32 or 4 layers of 16; check `num_layers`"),
         (array[:, :3], {}, f"{size} fits 3 layers of 32 or 4 layers of 24; check"),
     ):  # fmt: skip
         with pytest.raises(TraceError) as caught:

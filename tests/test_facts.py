@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 import hisparse_sim as hs
 from hisparse_sim.cli import cli
-from hisparse_sim.simulator.mrc import ONE_PASS
+from hisparse_sim.simulator.mrc.names import ONE_PASS
 from hisparse_sim.simulator.mrc.counted import CountedTrace, as_traces_or_facts
 from hisparse_sim.simulator.mrc.facts import KEY, is_facts, merge_facts, read_facts, write_facts
 from hisparse_sim.simulator.serving.missing import layer_misses, read_miss_curve
@@ -153,7 +153,7 @@ def test_report_takes_facts(sample_facts: Path) -> None:
 def test_what_facts_do_not_know(sample_facts: Path, small: Path, tmp_path: Path) -> None:
     for arguments, sentence in (
         (("lru", 4096), "to replay lru give the trace itself"),
-        (("belady", 4100), "has no belady at 4100 slots; it has sizes from 2048 to 16384"),
+        (("belady", 4100), "has no belady at 4100 slots; its sizes go from 2048 to 16384"),
         (("belady", 4096, "direct"), "counted for the start staged, not direct"),
     ):
         with pytest.raises(TraceError, match=sentence):
@@ -170,7 +170,7 @@ def test_what_facts_do_not_know(sample_facts: Path, small: Path, tmp_path: Path)
         trace.read(trace.parts[0])
     with pytest.raises(ValueError, match="facts are about single requests"):
         write_facts(hs.mrc(small), tmp_path / "no.parquet")
-    with pytest.raises(TraceError, match="is no facts file"):
+    with pytest.raises(TraceError, match="is not a facts file"):
         read_facts(small)
     one = facts_of(small, tmp_path / "one.parquet", window=5)
     two = facts_of(small, tmp_path / "two.parquet", window=4)

@@ -21,7 +21,7 @@ from hisparse_sim.policies.policy import Indices, Slots, Step
 from hisparse_sim.simulator.mrc import counting
 from hisparse_sim.simulator.mrc.counting import page_of
 from hisparse_sim.simulator.mrc.curves import Curve, engine_difference, interpolated, joined
-from hisparse_sim.simulator.mrc import ONE_PASS
+from hisparse_sim.simulator.mrc.names import ONE_PASS
 from hisparse_sim.simulator.mrc.one_pass import part_curve
 from hisparse_sim.simulator.replay import replay_part
 from hisparse_sim.simulator.views import figures

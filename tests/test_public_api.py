@@ -274,6 +274,7 @@ RESULTS: dict[str, tuple[Callable[[], Any], str, set[str]]] = {
     "sweep": (lambda: hs.sweep(TINY, ["lru", "fifo"], [12, 16]), "Sweep of tiny", {"policy"}),
     "replay": (lambda: hs.replay(TINY, "lru", 12), "misses in 1,440 accesses", {"layer"}),
     "curve": (lambda: hs.curve(TINY, buffers=12, window=10), "over 10 steps", {"step"}),
+    "mrc": (lambda: hs.mrc(TINY), "Miss-ratio curves of tiny: ", {"buffer"}),
     "plan": (lambda: hs.plan(buffers=[4096], ratios=[4, 8]), "Plan: device_buffer", {"ratio"}),
     "serve": (lambda: hs.serve(concurrencies=[2], requests=2), "Serving", {"mode"}),
 }
@@ -306,6 +307,8 @@ def test_what_is_alike_is_said_once_and_nothing_is_markup() -> None:
         lambda: hs.sweep(TINY, "lru", 12, per_layer=True).rows,
         lambda: hs.sweep(TINY, "lru", 12).steps,
         lambda: hs.replay(TINY, "lru", 12).rows,
+        lambda: hs.mrc(TINY).rows,
+        lambda: hs.mrc(TINY, per_layer=True).rows,
         lambda: hs.locality(TINY),
     ],
 )

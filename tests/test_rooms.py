@@ -39,7 +39,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "simulator/replay": _REPLAY,
     "simulator/mrc": _SERVING,
-    "simulator/serving": {*_SERVING, "traces/synth"},  # the demand of a model without a trace
+    # mrc: facts in place of a trace; synth: the demand of a model without a trace.
+    "simulator/serving": {*_SERVING, "simulator/mrc", "traces/synth"},
     "simulator/views": _VIEWS,
     "simulator/commands": {*_VIEWS, "simulator/views", "traces/commands"},
     "gpu_replay/kernels": _KERNELS,

@@ -341,10 +341,8 @@ def test_prices_do_not_change_the_default_buffers(path: Path) -> None:
         assert result.exit_code == 0, result.output
         rows = pd.read_csv(StringIO(result.stdout))
         assert sorted(set(rows["buffer"])) == [8, 16, 24]
-    assert (
-        "(test has no profile; --model names another; with the top_k of the trace, 8, instead of 2,048)"
-        in (priced.stderr)
-    )
+    note = "(test has no profile; --model names another; with the top_k of the trace, 8, instead of"
+    assert f"{note} 2,048)" in priced.stderr
     rows = pd.read_csv(StringIO(priced.stdout))
     model = replace(load_model("glm-5.1"), top_k=8)
     wanted = add_costs(hs.sweep(path, ["lru"], [8]), deployment_of(model), [4]).iloc[0]

@@ -101,7 +101,7 @@ def info() -> None:
 )
 @_number("--gpus", 1, "Distribute the batch over so many GPUs.")
 @OVERSUBSCRIBE
-@click.option("-o", "--output", type=Output(".json", ".parquet", ""), help="Steps.")
+@click.option("-o", "--output", type=Output(".json", ".parquet", ""), help="File for the steps.")
 @quiet_option
 def replay(
     trace: Path,
@@ -181,7 +181,7 @@ def replay(
     "--pin-numa", is_flag=True, help="With --gpus: pin each process to the NUMA node of its GPU."
 )
 @OVERSUBSCRIBE
-@click.option("-o", "--output", type=Output(".json", ""), help="All samples.")
+@click.option("-o", "--output", type=Output(".json", ""), help="File for all samples.")
 @quiet_option
 def bench(
     batch: tuple[int, ...],
@@ -274,7 +274,9 @@ def _bench_together(
     type=RESULT,
     help="Fit this result of `gpu bench` in place of a measurement.",
 )
-@click.option("-o", "--output", type=Output(".toml", ""), required=True, help="The profile.")
+@click.option(
+    "-o", "--output", type=Output(".toml", ""), required=True, help="The profile to write."
+)
 @quiet_option
 def calibrate(name: str, source: Path | None, output: Path, quiet: bool) -> None:
     """Measure the parameters of the latency model here and write them as a link profile.

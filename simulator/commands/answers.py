@@ -1,5 +1,4 @@
-"""From the options of plan, serve and reproduce to what their functions take, and from an answer to
-what is said and written of it."""
+"""Options of plan, serve and reproduce as arguments of functions, and answers as output."""
 
 from __future__ import annotations
 
@@ -12,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hisparse_sim.simulator.serving.scenario import Scenario
 from hisparse_sim.simulator.commands.replay_options import open_traces_or_facts
+from hisparse_sim.simulator.serving.scenario import Scenario
 from hisparse_sim.traces.commands.options import in_options
 from hisparse_sim.traces.terminal import note
 
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def one_trace(traces: tuple[str, ...], provenance: str | None) -> Trace:
-    """The one trace named, or the bundled sample."""
+    """Return the given trace, or the bundled sample."""
     opened = open_traces_or_facts(traces, provenance)
     if len(opened) > 1:
         raise click.UsageError("give one --trace: predictions take the misses of a single file")
@@ -33,7 +32,7 @@ def one_trace(traces: tuple[str, ...], provenance: str | None) -> Trace:
 
 
 def asked(options: dict[str, Any]) -> dict[str, Any]:
-    """The options of a scenario as its functions take them: a trace that is named is open."""
+    """Return options as arguments, with the trace opened."""
     if options["step_times"] == "aiconfigurator":
         note("asking AIConfigurator for a table", options["quiet"])
     if options["miss_curve"] is not None and options["traces"]:
@@ -44,14 +43,13 @@ def asked(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def scenario_of(options: dict[str, Any]) -> dict[str, Any]:
-    """Those of the options that describe a scenario."""
+    """Return the options that describe a scenario."""
     known = {field.name for field in fields(Scenario)}
     return {name: value for name, value in asked(options).items() if name in known}
 
 
 def call_of(command: click.Command, chosen: Mapping[str, Any]) -> str:
-    """The call of another command with `chosen` options, and those that this one was given and
-    both have."""
+    """Return a command line of another command: `chosen`, and the given options that both have."""
     context = click.get_current_context()
     taken = {option for each in command.params for option in each.opts}
     words = ["hisparse-sim", command.name or ""]
@@ -70,7 +68,7 @@ def call_of(command: click.Command, chosen: Mapping[str, Any]) -> str:
 
 
 def say(notes: Iterable[str], quiet: bool) -> None:
-    """Print what a reader of the result must know."""
+    """Print notes for the reader of a result."""
     for each in notes:
         note("note: " + in_options(each, click.get_current_context().command), quiet)
 
@@ -88,7 +86,7 @@ def write(
     output: Path | None,
     seed: int = 0,
 ) -> None:
-    """Write rows with what is needed to compute them again."""
+    """Write rows with what is needed to repeat them."""
     from hisparse_sim.simulator.views.tables import stamped, write_rows
 
     digests = {origin.name: origin.sha256}
@@ -98,7 +96,7 @@ def write(
 def write_document(
     found: dict[str, Any], origin: Origin, options: dict[str, Any], output: Path | None
 ) -> None:
-    """Write a JSON object, with what is needed to compute it again first."""
+    """Write a JSON object; first, what is needed to repeat it."""
     from hisparse_sim.simulator.views import tables
 
     stamp = {

@@ -66,7 +66,7 @@ FORMER_MODES = {"oracle": "zero-cost"}
     callback=several(int),
     help="Ratios to try.  [default: 1 to 20]",
 )
-@click.option("--any-layout", is_flag=True, help="Try every layout, not --layout alone.")
+@click.option("--any-layout", is_flag=True, help="Try every layout, not only --layout.")
 @click.option(
     "--mode",
     type=RenamedChoice(["hisparse", "prefetch", "overlap", "zero-cost"], FORMER_MODES),
@@ -89,7 +89,7 @@ def plan(
 ) -> None:
     """Choose device_buffer_size and host_to_device_ratio, or check a configuration.
 
-    The best candidates are served as `serve` does; the table is of them.
+    The table shows the best candidates, simulated as by `serve`.
 
     \b
     hisparse-sim plan --prompt 32768 --output-len 8192 --concurrency 256
@@ -227,8 +227,8 @@ def serve(
         say(served.notes, options["quiet"])
     if form == "table":
         before = (
-            f"{load_line(served.setting, served.aim)};"
-            f" B {options['buffer']:,}, ratio {options['ratio']}, {options['policy']}\n"
+            f"{load_line(served.setting, served.aim, instances=True)};"
+            f" B {options['buffer']:,}, ratio {options['ratio']}, {options['policy']}\n\n"
         )
         show_served(served.rows, before, served.setting, served.aim, served.notes, output)
     else:

@@ -1,8 +1,9 @@
 """The command mrc: parse, call one library function, print."""
 
 from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -32,6 +33,11 @@ def _policies() -> Iterable[str]:
 
     return dict.fromkeys((*POLICIES, *known_policies()))
 
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+    from hisparse_sim.traces import Trace
+
 
 @click.command()
 @traces_argument
@@ -41,8 +47,8 @@ def _policies() -> Iterable[str]:
     type=Name(_policies, listed=True),
     multiple=True,
     callback=several(policy_name),
-    help="textbook-lru, belady and compulsory (no policy avoids these misses): all sizes; others are "
-    "replayed.  [default: textbook-lru, belady, lru]",
+    help="textbook-lru, belady and compulsory (misses that no policy avoids): all sizes; others"
+    " are replayed.  [default: textbook-lru, belady, lru]",
 )
 @click.option(
     "--buffer",
@@ -69,9 +75,19 @@ def _policies() -> Iterable[str]:
     show_default=True,
     help="Leave out the first steps of every request (the start-up burst).",
 )
+@click.option(
+    "--sample-requests",
+    type=click.FloatRange(0, 1, min_open=True),
+    help="Estimate from this share of the requests, with 95 % intervals.",
+)
+@click.option(
+    "--sample-steps",
+    type=click.FloatRange(0, 1, min_open=True),
+    help="Estimate textbook-lru from this share of windows of 16 steps.",
+)
 @selection_options
 @provenance_option
-@click.option("--seed", type=Number(0, 2**63 - 1), default=0, help="For the policy random.")
+@click.option("--seed", type=Number(0, 2**63 - 1), default=0, help="Seed of the policy random.")
 @click.option("--jobs", type=Number(1), help="Threads.  [default: all cores]")
 @quiet_option
 @click.option(
@@ -94,6 +110,8 @@ def mrc(
     form: str | None,
     output: Path | None,
     provenance: str | None,
+    sample_requests: float | None,
+    sample_steps: float | None,
     **options: Any,
 ) -> None:
     """Misses at all buffer sizes, in one pass over the trace.
@@ -102,7 +120,7 @@ def mrc(
     a step in its own way; it is replayed for comparison. See docs/miss-ratio-curves.md.
 
     A facts file holds the curves of every request, layer and window of steps. sweep, curve, plan,
-    report and mrc take it in place of the trace; of several, mrc makes one.
+    report and mrc take it in place of the trace; mrc joins several into one.
 
     \b
     hisparse-sim mrc
@@ -110,12 +128,12 @@ def mrc(
     hisparse-sim mrc trace.parquet --policy textbook-lru,fifo,clock --format csv
     hisparse-sim mrc trace.parquet -o facts.parquet
     """
-    from hisparse_sim.simulator.mrc import ONE_PASS
+    from hisparse_sim.simulator.mrc.names import ONE_PASS
     from hisparse_sim.simulator.mrc import mrc as count
     from hisparse_sim.simulator.mrc.counted import counted_only
     from hisparse_sim.simulator.mrc.facts import WINDOW, merge_facts, write_facts
     from hisparse_sim.simulator.views import figures
-    from hisparse_sim.simulator.views.mrc_view import show_mrc
+    from hisparse_sim.simulator.views.mrc_view import show_mrc, show_sample
     from hisparse_sim.simulator.views.tables import stamped, write_rows
 
     form = output_form(form, output, (*TABLE_SUFFIXES, *FIGURE_SUFFIXES))
@@ -123,6 +141,20 @@ def mrc(
     options["requests"] = chosen_requests(options["requests"], opened)
     if output is not None:
         refuse_input(output, (trace.path for trace in opened))
+    if sample_requests is not None or sample_steps is not None:
+        rows = sampled(opened, sample_requests, sample_steps, policies, buffers, options)
+        if output is not None and form == "table" and output.suffix.lower() in FIGURE_SUFFIXES:
+            figures.save(figures.miss_ratio(rows), output)
+        elif form == "table":
+            show_sample(rows, output)
+        else:
+            write_rows(
+                stamped(rows, {rows["trace"].iloc[0]: opened[0].sha256}, options["seed"], {}),
+                form,
+                output,
+            )
+        wrote(output, quiet)
+        return
     if form == "parquet" and output is not None:
         if counted_only(opened):
             merge_facts(list(dict.fromkeys(trace.path for trace in opened)), output)
@@ -144,3 +176,30 @@ def mrc(
         }
         write_rows(stamped(curves.rows, curves.digests, options["seed"], parameters), form, output)
     wrote(output, quiet)
+
+
+def sampled(
+    opened: Sequence["Trace"],
+    requests: float | None,
+    steps: float | None,
+    policies: tuple[str, ...] | None,
+    buffers: tuple[int, ...] | None,
+    options: dict[str, Any],
+) -> "DataFrame":
+    """Return what is estimated from a sample of one trace."""
+    from hisparse_sim.simulator.mrc.sampling import sample_requests, sample_steps
+
+    if len(opened) > 1 or (requests is not None and steps is not None):
+        raise click.UsageError("a sample is of the requests or of the steps of one trace")
+    taken = {"start", "largest", "layers", "seed", "jobs"}
+    for name in ("per_layer", "window", "skip_steps", "steps"):
+        if options[name]:
+            raise click.UsageError(f"--{name.replace('_', '-')} has no meaning for a sample")
+    own = {name: options[name] for name in taken}
+    if requests is not None:
+        if options["requests"]:
+            raise click.UsageError("--request has no meaning for a sample of requests")
+        return sample_requests(opened[0], requests, policies, buffers, **own)
+    if policies not in (None, ("textbook-lru",)) or buffers is not None:
+        raise click.UsageError("a sample of steps is of textbook-lru, at all sizes")
+    return sample_steps(opened[0], steps or 0.0, requests=options["requests"], **own)

@@ -30,9 +30,8 @@ if TYPE_CHECKING:
     from hisparse_sim.traces import Trace
 
 
-
 def _swept_policies() -> Iterable[str]:
-    from hisparse_sim.simulator.mrc import TEXTBOOK_LRU
+    from hisparse_sim.simulator.mrc.names import TEXTBOOK_LRU
 
     return (*known_policies(), TEXTBOOK_LRU)  # of facts
 
@@ -71,7 +70,7 @@ replay_options = combined(
         type=Number(0, 2**63 - 1),
         default=0,
         show_default=True,
-        help="Of the policy random.",
+        help="Seed of the policy random.",
     ),
     click.option("--jobs", type=Number(1), help="Threads.  [default: all cores]"),
     quiet_option,
@@ -79,7 +78,7 @@ replay_options = combined(
 
 
 def open_traces_or_facts(patterns: Sequence[str], provenance: str | None) -> "list[Trace]":
-    """Open the files that paths and globs name: traces, or the facts of some."""
+    """Open the files that paths and globs name: traces or facts files."""
     from hisparse_sim.simulator.mrc.counted import as_traces_or_facts, counted_only
     from hisparse_sim.simulator.mrc.facts import is_facts
 

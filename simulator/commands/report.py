@@ -17,7 +17,7 @@ from hisparse_sim.traces.terminal import note
     type=Output(".html", ".htm", ""),
     default=Path("report.html"),
     show_default=True,
-    help="The page.",
+    help="The page to write.",
 )
 @click.option("--title", help="Heading of the page.  [default: names the trace]")
 @click.option(

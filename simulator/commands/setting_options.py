@@ -262,7 +262,9 @@ deployment_options = combined(
     ),
 )
 load_options = combined(
-    click.option("--rate", type=POSITIVE, help="Open loop instead: requests a second."),
+    click.option(
+        "--rate", type=POSITIVE, help="Open loop: requests per second, in place of --concurrency."
+    ),
     click.option(
         "--requests", type=Number(1), help="[default: four times the concurrency, or 1000]"
     ),
@@ -283,8 +285,8 @@ target_options = combined(
         type=Real(0, 100),
         default=50.0,
         show_default=True,
-        help="Of the requests, that must meet these two.",
+        help="Percentage of the requests that must meet these two targets.",
     ),
-    click.option("--max-miss-rate", type=Real(0, 1), help="Target: misses, a share of 1."),
+    click.option("--max-miss-rate", type=Real(0, 1), help="Target: miss rate, from 0 to 1."),
     click.option("--gpu-hour", type=POSITIVE, help="Price of a GPU, for the cost of the output."),
 )

@@ -133,7 +133,7 @@ def sweep(
 @click.command()
 @traces_argument
 @replay_options
-@click.option("--window", type=Number(1), default=100, show_default=True, help="Steps.")
+@click.option("--window", type=Number(1), default=100, show_default=True, help="Steps of a mean.")
 @click.option(
     "--skip-steps",
     type=Number(0),

@@ -1,6 +1,6 @@
 """Miss-ratio curves: misses at every buffer size, from one pass over a trace.
 
-`lru`, `optimum`: the compiled passes.  `counting`: `hs.mrc`.  `curves`: what it returns.
+`lru`, `optimum`, `one_pass`: the compiled passes.  `counting`: `hs.mrc`.  `curves`: what it returns.
 `facts`: files of that.  `counted`: sweeps of facts.
 
 Names load their module when first used, so that the command line starts without compiled code.
@@ -12,11 +12,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hisparse_sim.simulator.mrc.counting import mrc
     from hisparse_sim.simulator.mrc.curves import MissCurves
-
-COMPULSORY = "compulsory"  # the misses that no policy avoids
-TEXTBOOK_LRU = "textbook-lru"
-BELADY = "belady"
-ONE_PASS = (TEXTBOOK_LRU, BELADY, COMPULSORY)  # what is counted at every buffer size in one pass
 
 __all__ = ["MissCurves", "mrc"]
 

@@ -1,4 +1,6 @@
-"""Facts in place of a trace: sweeps and rolling curves without a replay."""
+"""Facts in place of a trace: sweeps and rolling curves without a replay.
+
+One file, for a counted sweep, its pieces and its curves share how facts become rows."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -12,28 +14,27 @@ import pandas as pd
 from hisparse_sim.policies import ALIASES, Policy
 from hisparse_sim.simulator.mrc.curves import MissCurves, joined
 from hisparse_sim.simulator.mrc.facts import is_facts, read_facts
-from hisparse_sim.simulator.mrc import BELADY, COMPULSORY
+from hisparse_sim.simulator.mrc.names import BELADY, COMPULSORY
 from hisparse_sim.simulator.replay.coverage import SELECTED, Covered
 from hisparse_sim.simulator.replay.curves import rolling_curves
 from hisparse_sim.simulator.replay.metrics import excess_over_min, without_tokens
 from hisparse_sim.simulator.replay.replaying import MAX_BUFFER_SIZE
-from hisparse_sim.simulator.replay.swept import Piece, Run, Sweep
 from hisparse_sim.simulator.replay.sweeping import trace_names
-from hisparse_sim.traces.file.units import TOKEN
+from hisparse_sim.simulator.replay.swept import Piece, Run, Sweep
 from hisparse_sim.traces import Metadata, OneTrace, Part, Trace, TraceError, Traces, as_traces
-
+from hisparse_sim.traces.file.units import TOKEN
 
 FACTS_NOTE = (
-    "misses were counted before and not replayed: percentiles are not known, and LRU is the textbook's,"
-    " not the engine's"
+    "misses were counted before and not replayed: percentiles are not known, and LRU is the"
+    " textbook's, not the engine's"
 )
 
 
 class CountedTrace(Trace):
-    """A trace of which only the misses are known."""
+    """A trace with known misses, without positions."""
 
     def __init__(self, path: str | PathLike[str], curves: MissCurves) -> None:
-        """`curves`: of one trace, a line per (request, layer) or window of one."""
+        """`curves`: of one trace, a line per (request, layer), or per window of one."""
         first = curves.lines.iloc[0]
         self.curves = curves
         self.path = Path(path)
@@ -54,7 +55,7 @@ class CountedTrace(Trace):
 
     @property
     def sha256(self) -> str:
-        """Digest of the trace that was counted."""
+        """Digest of the counted trace."""
         return str(self.curves.lines["trace_sha256"].iloc[0])
 
     @property
@@ -71,7 +72,7 @@ class CountedTrace(Trace):
 
 
 def as_traces_or_facts(given: Traces | None) -> list[Trace]:
-    """Return traces, opened, and those that facts files were counted of; None: the bundled sample.
+    """Return opened traces and the counted traces of facts files; None: the bundled sample.
 
     Raises TraceError for a file that is neither.
     """
@@ -93,8 +94,7 @@ def as_traces_or_facts(given: Traces | None) -> list[Trace]:
 
 
 def as_trace_or_facts(given: OneTrace) -> Trace:
-    """Return one trace, or the one that a facts file was counted of. Raises TraceError for
-    several."""
+    """Return one trace, or the counted trace of a facts file. Raises TraceError for several."""
     opened = as_traces_or_facts(given)
     if len(opened) > 1:
         raise TraceError(f"{opened[0].path} holds facts of {len(opened)} traces: give those of one")
@@ -102,23 +102,25 @@ def as_trace_or_facts(given: OneTrace) -> Trace:
 
 
 def are_facts(given: OneTrace | None) -> bool:
-    """Return whether this is no trace, but facts of one."""
+    """Return whether this is a facts file, not a trace."""
     if given is None or isinstance(given, Trace):
         return isinstance(given, CountedTrace)
     return is_facts(given)
 
 
 def counted_only(traces: Sequence[Trace]) -> list[CountedTrace]:
-    """Return the traces if all are counted ones, none if none is. Raises TraceError for a mix."""
+    """Return the traces if all are counted, [] if none is. Raises TraceError for a mix."""
     counted = [trace for trace in traces if isinstance(trace, CountedTrace)]
     if counted and len(counted) < len(traces):
-        raise TraceError(f"{counted[0].path} holds facts: it cannot be swept together with traces")
+        raise TraceError(
+            f"{counted[0].path} holds facts, which cannot be swept together with traces"
+        )
     return counted
 
 
 @dataclass(eq=False)
 class _CountedPiece(Piece):
-    """A part whose misses are not known by step."""
+    """A part without the misses of single steps."""
 
     steps: int = 0
 
@@ -140,9 +142,9 @@ def curves_counted(
     layers: int | Iterable[int] | None = None,
     steps: tuple[int, int] | None = None,
 ) -> MissCurves:
-    """Return what `mrc` would, of the policies and sizes that were counted.
+    """Return what `mrc` would, for the counted policies and sizes.
 
-    Raises what `sweep_counted` raises, and ValueError for another window than the one counted.
+    Raises what `sweep_counted` raises, and ValueError for a window other than the counted one.
     """
     found = []
     for trace in traces:
@@ -171,10 +173,10 @@ def sweep_counted(
     layers: int | Iterable[int] | None = None,
     steps: tuple[int, int] | None = None,
 ) -> Sweep:
-    """Return what a sweep would, but for percentiles and the misses of single steps.
+    """Return what a sweep would, without percentiles and the misses of single steps.
 
     Raises TraceError for a policy, start or size that was not counted, ValueError for a selection
-    that there is not.
+    that does not exist.
     """
     tables: list[pd.DataFrame] = []
     pieces: list[Piece] = []
@@ -213,11 +215,11 @@ def curve_counted(
     layers: int | Iterable[int] | None = None,
     steps: tuple[int, int] | None = None,
 ) -> tuple[pd.DataFrame, Sweep]:
-    """Return rolling curves as `replay.curves.rolling_curves` does, at the ends of the windows that
-    were counted, and the sweep that they are of.
+    """Return rolling curves as `replay.curves.rolling_curves` does, at the ends of the counted
+    windows, and their sweep.
 
-    Raises what `sweep_counted` raises, and ValueError for a window or steps to skip that are no
-    multiple of those counted.
+    Raises what `sweep_counted` raises, and ValueError for a window or steps to skip that are not
+    multiples of the counted window.
     """
     size = trace.curves.window
     if size is None or window % size or skip_steps % size:
@@ -234,7 +236,9 @@ def curve_counted(
     whole = own.lines["steps"] == size  # the last window of a request may be short
     offsets = set(own.lines["first_step"] % size)
     if len(offsets) > 1:
-        raise ValueError(f"the windows of {trace.path} are of different steps: select one request")
+        raise ValueError(
+            f"the windows of {trace.path} begin at different steps: select one request"
+        )
     for piece in swept.pieces:
         part = piece.part
         mine = whole & (own.lines["request"] == part.request) & (own.lines["layer"] == part.layer)
@@ -251,7 +255,7 @@ def curve_counted(
 
 
 class _Named(NamedTuple):
-    name: str  # of a policy that was counted, not replayed
+    name: str  # of a counted policy, not a replayed one
 
 
 def _selected(
@@ -261,9 +265,11 @@ def _selected(
     layers: int | Iterable[int] | None,
     steps: tuple[int, int] | None,
 ) -> MissCurves:
-    """Return the lines of a selection, all from the beginning of their requests on."""
+    """Return the lines of a selection, each from the beginning of its request."""
     if start != trace.curves.start:
-        raise TraceError(f"{trace.path} was counted for the start {trace.curves.start}, not {start}")
+        raise TraceError(
+            f"{trace.path} was counted for the start {trace.curves.start}, not {start}"
+        )
     own = trace.curves.select(
         [requests] if isinstance(requests, str) else requests,
         [layers] if isinstance(layers, int) else layers,
@@ -307,7 +313,7 @@ def _rows(
         for missing in sorted(set(buffers) - set(sizes.tolist())):
             step = int(np.diff(sizes).min(initial=MAX_BUFFER_SIZE))
             raise TraceError(
-                f"{trace.path} has no {policy} at {missing} slots; it has sizes from {sizes[0]} to"
+                f"{trace.path} has no {policy} at {missing} slots; its sizes go from {sizes[0]} to"
                 f" {sizes[-1]} in steps of {step}"
             )
     keys = ["request", "layer", "buffer"]

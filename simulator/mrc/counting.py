@@ -24,7 +24,7 @@ from hisparse_sim.simulator.mrc.curves import (
     covering,
     joined,
 )
-from hisparse_sim.simulator.mrc import BELADY, ONE_PASS, TEXTBOOK_LRU
+from hisparse_sim.simulator.mrc.names import BELADY, ONE_PASS, TEXTBOOK_LRU
 from hisparse_sim.simulator.mrc.one_pass import part_curves
 from hisparse_sim.simulator.replay.replaying import (
     MAX_BUFFER_SIZE,
@@ -122,7 +122,7 @@ def mrc(
     replayed = tuple(dict.fromkeys(get_policy(each) for each in names if each not in ONE_PASS))
     top_k = max(trace.metadata.top_k for trace in opened)
     page = 1 if window is None and not per_layer else page_of(top_k)
-    sizes, points = _sizes(top_k, page, buffers, largest)
+    sizes, points = sizes_and_points(top_k, page, buffers, largest)
     for size in (*points.tolist(), int(sizes[-1])):
         check_arguments(size, start)
         for trace in opened:
@@ -172,7 +172,7 @@ def page_of(top_k: int) -> int:
     return max(1, min(_PAGE, 1 << max(0, top_k // 32).bit_length() >> 1))
 
 
-def _sizes(
+def sizes_and_points(
     top_k: int, page: int, buffers: int | Iterable[int] | None, largest: int | None
 ) -> tuple[Longs, Longs]:
     """Return the sizes of the one-pass curves, and those that other policies are replayed at."""

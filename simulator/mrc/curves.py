@@ -7,11 +7,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from hisparse_sim.simulator.mrc import TEXTBOOK_LRU
+from hisparse_sim.simulator.mrc.names import TEXTBOOK_LRU
 from hisparse_sim.simulator.replay.coverage import SELECTED, Covered, coverage
 from hisparse_sim.simulator.replay.metrics import without_tokens
 from hisparse_sim.traces import Part
 from hisparse_sim.traces.demand import Longs
+from hisparse_sim.traces.notebook import shown
 
 ENGINE_LRU = "lru"
 _COVERS = ["seed", "trace_sha256", *SELECTED]
@@ -80,8 +81,13 @@ class MissCurves:
                 }
             )
             tables.append(pd.concat([lines[about], found, lines[_COVERS]], axis=1))
-        rows = pd.concat(tables, ignore_index=True)
-        return without_tokens(rows.astype({"layer": "Int64"}))
+        rows = pd.concat(tables, ignore_index=True).astype({"layer": "Int64"})
+        return without_tokens(rows)
+
+    def _repr_html_(self) -> str:
+        names = ", ".join(dict.fromkeys(self.lines["trace"]))
+        policies = ", ".join(self.of)
+        return shown(f"Miss-ratio curves of {names}: {policies}", rows=self.rows)
 
     def _between(self, sizes: Longs) -> Longs:
         """Return the sizes at which the others are known, between the first and the last of
@@ -208,7 +214,11 @@ def joined(found: Sequence[MissCurves]) -> MissCurves:
         if len(others) == len(found):
             sizes = curve.sizes
             for other in others:
-                sizes = sizes if np.array_equal(sizes, other.sizes) else np.intersect1d(sizes, other.sizes)
+                sizes = (
+                    sizes
+                    if np.array_equal(sizes, other.sizes)
+                    else np.intersect1d(sizes, other.sizes)
+                )
             misses = [other.misses[:, np.searchsorted(other.sizes, sizes)] for other in others]
             of[policy] = Curve(curve.method, sizes, np.concatenate(misses))
     lines = pd.concat([each.lines for each in found], ignore_index=True)

@@ -3,7 +3,8 @@
 A facts file answers without the trace, for any of its sizes, requests, layers and windows. It is a
 Parquet file with a row per line and policy: the columns of `MissCurves.lines`, `start`, `seed`,
 `policy`, `method`, and two lists, `sizes` (slots) and `misses`. The key `hisparse_facts` of its
-metadata holds JSON: `version`, and `parts`: all (request, layer, rows) of each trace, by its SHA-256.
+metadata holds JSON: `version`, and `parts`: all (request, layer, rows) of each trace, by its
+SHA-256.
 
 A merged file holds the lines of several, each once, sorted: in whatever order files are merged, the
 result is the same to the byte.
@@ -21,13 +22,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hisparse_sim.simulator.mrc.curves import Curve, MissCurves, covering
-from hisparse_sim.simulator.mrc import ONE_PASS
+from hisparse_sim.simulator.mrc.names import ONE_PASS
 from hisparse_sim.traces import Part, TraceError, atomic_path
 from hisparse_sim.traces.files import opened
 
 KEY = b"hisparse_facts"
 VERSION = 1
-WINDOW = 64  # steps, unless told otherwise
+WINDOW = 64  # steps, by default
 _SCHEMA = pa.schema(
     {
         "trace": pa.string(),
@@ -69,7 +70,7 @@ def is_facts(path: str | os.PathLike[str]) -> bool:
 def write_facts(curves: MissCurves, path: str | os.PathLike[str]) -> Path:
     """Write curves whose lines are single requests and layers, or windows of them.
 
-    Raises ValueError for others, TraceError if the file cannot be written.
+    Raises ValueError for other lines, TraceError if the file cannot be written.
     """
     if curves.lines[["request", "layer", "first_step"]].isna().any(axis=None):
         raise ValueError("facts are about single requests and layers: count them `per_layer`")
@@ -90,7 +91,7 @@ def write_facts(curves: MissCurves, path: str | os.PathLike[str]) -> Path:
 def merge_facts(paths: Sequence[str | os.PathLike[str]], out: str | os.PathLike[str]) -> Path:
     """Write the lines of several facts files to one.
 
-    Raises TraceError if a file is none, or windows of one (request, layer) overlap.
+    Raises TraceError for a file of another kind, or if windows of a (request, layer) overlap.
     """
     return _write(*_read(paths), out)
 
@@ -98,10 +99,10 @@ def merge_facts(paths: Sequence[str | os.PathLike[str]], out: str | os.PathLike[
 def read_facts(
     paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], start: str | None = None
 ) -> MissCurves:
-    """Return what facts files hold, as `mrc` returned it; of two starts, `start`.
+    """Return the curves of facts files, as `mrc` returned them; of two starts, those of `start`.
 
-    Raises TraceError if a file is none, or if lines have been counted for different starts, seeds
-    or policies.
+    Raises TraceError for a file of another kind, or if lines were counted for different starts,
+    seeds or policies.
     """
     paths = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
     rows, parts = _read(paths)
@@ -156,7 +157,7 @@ def _read(paths: Iterable[str | os.PathLike[str]]) -> tuple[pd.DataFrame, _Parts
         frames.append(rows)
         parts |= known
     rows = pd.concat(frames, ignore_index=True)
-    # Of lines that are there twice the one that was counted further; a trace has its first name.
+    # Of duplicate lines, the one with more sizes is kept; a trace gets the first of its names.
     rows["trace"] = rows.groupby("trace_sha256")["trace"].transform("min")
     rows["most"] = rows["sizes"].map(len)
     rows = rows.sort_values([*_SORTED_BY, "most"], kind="stable")
@@ -166,30 +167,37 @@ def _read(paths: Iterable[str | os.PathLike[str]]) -> tuple[pd.DataFrame, _Parts
     if (rows["first_step"] < ends).any():
         row = rows[rows["first_step"] < ends].iloc[0]
         raise TraceError(
-            f"windows of request {row['request']!r}, layer {row['layer']} of {row['trace']} overlap:"
-            " merge facts that were counted with one window"
+            f"windows of request {row['request']!r}, layer {row['layer']} of {row['trace']}"
+            " overlap: merge facts that were counted with one window"
         )
     return rows.reset_index(drop=True), parts
 
 
 def _read_one(path: str | os.PathLike[str]) -> tuple[pd.DataFrame, _Parts]:
     if not is_facts(path):
-        raise TraceError(f"{path} is no facts file: write one with `hisparse-sim mrc -o FILE.parquet`")
+        raise TraceError(
+            f"{path} is no facts file: write one with `hisparse-sim mrc -o FILE.parquet`"
+        )
     try:
         with opened(path) as file:
             table = pq.read_table(file, page_checksum_verification=True)
         about = json.loads(table.schema.metadata[KEY])
         if about["version"] != VERSION:
             raise ValueError(f"it has version {about['version']}, and this release reads {VERSION}")
-        parts = {
-            sha256: _parts(own) for sha256, own in about["parts"].items()
-        }
+        parts = {sha256: _parts(own) for sha256, own in about["parts"].items()}
         table = table.select(_SCHEMA.names).cast(_SCHEMA)
         rows: pd.DataFrame = table.to_pandas()
         numbers = [name for name in rows if pa.types.is_integer(_SCHEMA.field(name).type)]
         rows = rows.astype(dict.fromkeys(numbers, "int64"))
         _check(rows, parts)
-    except (pa.ArrowException, OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+    except (
+        pa.ArrowException,
+        OSError,
+        ValueError,
+        LookupError,
+        TypeError,
+        AttributeError,
+    ) as error:
         reason = " ".join(str(error).split())[:200]
         raise TraceError(f"{path} cannot be read as a facts file ({reason})") from error
     return rows, parts
@@ -201,7 +209,7 @@ def _check(rows: pd.DataFrame, parts: _Parts) -> None:
         raise ValueError("it has no rows, or values are missing")
     for sizes, misses in zip(rows["sizes"], rows["misses"], strict=True):
         if len(sizes) != len(misses) or not len(sizes) or (np.diff(sizes) <= 0).any():
-            raise ValueError("sizes and misses do not belong together")
+            raise ValueError("sizes and misses do not match")
     known = {(sha256, part.request, part.layer) for sha256, own in parts.items() for part in own}
     found = rows[["trace_sha256", "request", "layer"]].itertuples(index=False, name=None)
     if not set(found) <= known:
@@ -227,13 +235,22 @@ def _write(rows: pd.DataFrame, parts: Any, path: str | os.PathLike[str]) -> Path
     }
     table = pa.Table.from_pandas(rows, _SCHEMA, preserve_index=False)
     table = table.replace_schema_metadata({KEY: json.dumps(about)})
-    delta = ["first_step", "steps", "tokens", "accesses", "sizes.list.element", "misses.list.element"]
+    delta = [
+        "first_step",
+        "steps",
+        "tokens",
+        "accesses",
+        "sizes.list.element",
+        "misses.list.element",
+    ]
     with atomic_path(path) as temporary:
         pq.write_table(
             table,
             temporary,
             compression="zstd",
-            use_dictionary=[name for name in _SCHEMA.names if pa.types.is_string(_SCHEMA.field(name).type)],
+            use_dictionary=[
+                name for name in _SCHEMA.names if pa.types.is_string(_SCHEMA.field(name).type)
+            ],
             column_encoding=dict.fromkeys(delta, "DELTA_BINARY_PACKED"),
             write_page_checksum=True,
         )

@@ -5,10 +5,10 @@ from itertools import pairwise
 
 import numpy as np
 
-from hisparse_sim.simulator.mrc import BELADY, COMPULSORY, ONE_PASS, TEXTBOOK_LRU, lru, optimum
+from hisparse_sim.simulator.mrc import lru, optimum
+from hisparse_sim.simulator.mrc.names import BELADY, COMPULSORY, ONE_PASS, TEXTBOOK_LRU
 from hisparse_sim.simulator.replay.replaying import check_arguments, rows_of
 from hisparse_sim.traces.demand import Demand, Longs
-
 
 
 def part_curve(

@@ -15,7 +15,7 @@ from hisparse_sim.simulator.mrc.counted import (
     counted_only,
     curve_counted,
 )
-from hisparse_sim.simulator.mrc import TEXTBOOK_LRU
+from hisparse_sim.simulator.mrc.names import TEXTBOOK_LRU
 from hisparse_sim.simulator.replay import sweeping
 from hisparse_sim.simulator.replay.curves import check_window, rolling_curves
 from hisparse_sim.simulator.replay.kept import Kept
@@ -93,7 +93,7 @@ def curve(
     of = as_traces_or_facts(trace)
     counted = counted_only(of)
     if len(of) > 1:
-        raise ValueError(f"a curve is of one trace, and {of[0].path} was counted of {len(of)}")
+        raise ValueError(f"a curve is of one trace, and {of[0].path} holds facts of {len(of)}")
     if counted and link is not None:
         raise ValueError("a `link` takes the misses of every step: give the trace, not its facts")
     sizes = sizes_of(of, buffers)

@@ -1,4 +1,7 @@
-"""Misses that the serving model needs: means over the steps of each layer of a replayed trace."""
+"""Misses that the serving model needs: means over the steps of each layer of a replayed trace.
+
+One file: a replay, facts and a miss curve are three sources of the same few numbers.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from hisparse_sim.policies import ALIASES, Policy, get_policy
-from hisparse_sim.simulator.mrc import TEXTBOOK_LRU
+from hisparse_sim.simulator.mrc.names import TEXTBOOK_LRU
 from hisparse_sim.simulator.mrc.counted import CountedTrace
 from hisparse_sim.simulator.mrc.facts import is_facts, read_facts
 from hisparse_sim.simulator.replay.replaying import replay_part
@@ -153,8 +156,8 @@ def layer_misses(
 def _counted(
     trace: CountedTrace, policy: str, device_buffer_size: int, start: str, warm_up_steps: int
 ) -> LayerMisses:
-    """Misses from facts: the textbook's LRU stands for the engine's, and the spread is that of the
-    means of the windows, so it is smaller than that of steps."""
+    """Misses from facts: the textbook LRU stands for the engine's. The spread is that of the means
+    of windows, which is smaller than that of steps."""
     name = TEXTBOOK_LRU if policy == "lru" and "lru" not in trace.curves.of else policy
     if start != trace.curves.start or name not in trace.curves.of:
         raise TraceError(
@@ -179,9 +182,7 @@ def _counted(
         policy=policy,
         device_buffer_size=device_buffer_size,
         start=start,
-        per_layer=tuple(
-            float(np.average(own["misses"], weights=own["steps"])) for own in by_layer
-        ),
+        per_layer=tuple(float(np.average(own["misses"], weights=own["steps"])) for own in by_layer),
         spread=tuple(tuple(np.quantile(own["misses"], grid).tolist()) for own in by_layer),
         selected=float(lines["accesses"].sum() / lines["steps"].sum()),
         context=float(np.average(lines["tokens"] - lines["steps"] / 2, weights=lines["steps"])),
@@ -226,7 +227,7 @@ class MissCurve:
 def read_miss_curve(
     path: str | Path, policy: str, context: float, top_k: int, start: str = "staged"
 ) -> MissCurve:
-    """Misses from the rows of a sweep (csv, json, jsonl or parquet), or facts, in place of a replay.
+    """Misses from the rows of a sweep (csv, json, jsonl, parquet), or facts, in place of a replay.
 
     The rate at a buffer is misses over accesses, summed over the rows of `policy`. Rows of one's
     own need `buffer` and `miss_rate` alone, one at every buffer. Of two starts that were swept,
@@ -278,7 +279,7 @@ def read_miss_curve(
 
 
 def _counted_rows(file: Path, start: str) -> pd.DataFrame:
-    """Return the rows of a facts file; the textbook's LRU stands for the engine's."""
+    """Return the rows of a facts file; the textbook LRU stands for the engine's."""
     rows = read_facts(file, start).summed().rows
     if "lru" not in set(rows["policy"]):
         rows["policy"] = rows["policy"].replace(TEXTBOOK_LRU, "lru")

@@ -75,8 +75,8 @@ def sweep(
     Parameters
     ----------
     traces
-        Paths or opened traces, one or several; None: the bundled sample. Facts files (of `mrc`) give
-        the rows of what was counted.
+        Paths or opened traces, one or several; None: the bundled sample. Facts files (of `mrc`)
+        give the rows of what was counted.
     policies
         Names, files named as `FILE.py:NAME`, or policies; None: all of the package.
     buffers

@@ -5,7 +5,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from hisparse_sim.simulator.mrc import BELADY, COMPULSORY, TEXTBOOK_LRU, mrc
+from hisparse_sim.simulator.mrc import mrc
+from hisparse_sim.simulator.mrc.names import BELADY, COMPULSORY, TEXTBOOK_LRU
 from hisparse_sim.simulator.mrc.curves import ENGINE_LRU, REPLAY, MissCurves, engine_difference
 from hisparse_sim.simulator.replay.metrics import origins
 from hisparse_sim.simulator.replay.replaying import MAX_BUFFER_SIZE
@@ -72,6 +73,27 @@ def _notes(curves: MissCurves, first: pd.Series) -> str:
 
 def _percent(value: float) -> str:
     return "-" if pd.isna(value) else f"{100 * value:.2f}"
+
+
+def show_sample(rows: pd.DataFrame, output: Path | None = None) -> None:
+    """Print what was estimated from a sample, at some sizes, with its intervals."""
+    sizes = np.array(sorted(rows["buffer"].unique()))
+    wanted = np.geomspace(sizes[0], sizes[-1], _MOST_LINES)
+    shown = {int(sizes[np.abs(sizes - each).argmin()]) for each in wanted}
+    table = rows[rows["buffer"].isin(shown)].sort_values(["buffer", "policy"], kind="stable")
+    print_table(
+        table[["buffer", "policy", "miss_rate", "low", "high"]],
+        {
+            "buffer": ("buffer", lambda value: f"{value:,.0f}"),
+            "policy": ("policy", str),
+            "miss_rate": ("miss %", _percent),
+            "low": ("from", _percent),
+            "high": ("to", _percent),
+        },
+        output,
+        before=f"Misses, % of accesses, estimated from a sample: {', '.join(origins(rows))}",
+        after="\nfrom, to: the whole trace lies between them with 95 % confidence",
+    )
 
 
 def shares_of_misses(trace: Trace) -> str:

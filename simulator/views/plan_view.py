@@ -33,6 +33,10 @@ def _percent(value: Any) -> str:
     return f"{100 * value:.1f}"
 
 
+def _share(value: Any) -> str:
+    return f"{100 * value:.0f} %"
+
+
 def _signed(value: Any) -> str:
     return f"{100 * value:+.1f} %"
 
@@ -42,10 +46,16 @@ def _wrapped(text: str) -> str:
     return textwrap.fill(text, 80, initial_indent="  ", subsequent_indent="    ")
 
 
-def load_line(setting: Setting, aim: Aim) -> str:
-    """What a plan or a run is for."""
+def load_line(setting: Setting, aim: Aim, instances: bool = False) -> str:
+    """What a plan or a run is for; with the number of `instances` of each kind."""
     deployment = setting.deployment
     prefill = "prefill on other instances" if setting.disaggregated else "prefill on the same GPUs"
+    if instances and setting.disaggregated:
+        plural = "s" * (setting.prefill_instances > 1)
+        prefill = (
+            f"prefill on {setting.prefill_instances} instance{plural}, decode on"
+            f" {setting.decode_instances}"
+        )
     ranks = f"{setting.ranks} ranks" if setting.ranks > 1 else "1 rank"
     lengths = f"prompts of {aim.prompt:,} tokens, {aim.output:,} out"
     if aim.range_ratio < 1:
@@ -209,25 +219,31 @@ def show_served(
     """What runs, and a line a run: rate, latencies, and the shares of the time in per cent."""
     apart = setting.disaggregated
     at = "" if aim.percentile == 50 else f" p{aim.percentile:g}"
-    columns: Columns = {
-        "mode": ("mode", str),
-        "load": ("load", str),
+    columns: Columns = {"mode": ("mode", str)}
+    if rows["load"].nunique() > 1:
+        columns["load"] = ("load", str)
+    columns |= {
         "tokens_per_s": ("tok/s", _count),
         "tpot_ms": (f"TPOT ms{at}", _one),
         "ttft_s": (f"TTFT s{at}", _one),
-        "running": ("running", _one),
-        "waiting": ("queued", _one),
-        "prefill_busy" if apart else "prefill": ("prefill %", _percent),
-        "swap_in": ("swap-in %", _percent),
+    }
+    if "load" not in columns and not aim.has_targets:  # there is room for one of them
+        columns["running"] = ("running", _one)
+    columns |= {
+        "prefill_busy" if apart else "prefill": ("prefill", _share),
+        "swap_in": ("swap-in", _share),
     }
     if aim.has_targets:
         columns["goodput_per_s"] = ("goodput/s", lambda value: f"{value:.3g}")
     if aim.gpu_hour is not None:
         columns["cost_per_million"] = ("cost/1M", lambda value: f"{value:,.2f}")
     columns["bottleneck"] = ("bottleneck", str)
-    if aim.has_targets:
-        columns["missed"] = ("misses", str)
     said = [
+        f"{row['mode']}, {row['load']}: misses the target for {row['missed']}"
+        for row in rows.to_dict("records")
+        if row["missed"]
+    ]
+    said += [
         f"{row['mode']}, {row['load']}: {row[name]} {what}"
         for row in rows.to_dict("records")
         for name, what in (
@@ -237,7 +253,7 @@ def show_served(
         if row[name]
     ]
     shares = (
-        "prefill: share of the time in which the prefill instances work; swap-in: of decode's time"
+        "prefill: share of the time that those instances work; swap-in: of the time of decode"
         if apart
         else "prefill, swap-in: share of the time; the rest is decoding"
     )
@@ -247,9 +263,9 @@ def show_served(
 
 _READING = (
     "",
-    "TPOT: (latency - TTFT) / (output tokens - 1), prefills between them included; TTFT with all",
-    "waiting before. Medians, if no percentile is named",
-    "running: requests that decode, over all instances; queued: all others",
+    "TPOT: (latency - TTFT) / (output tokens - 1); TTFT includes the wait in the queue;"
+    " medians, if no percentile is named",
+    "running: requests that decode, over all instances, mean over time",
 )
 
 

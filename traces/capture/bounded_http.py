@@ -73,7 +73,7 @@ class Server:
 
     url: str
     api_key: str | None = None
-    timeout_s: float = 600.0  # without a byte; an answer has as much, and what its bytes take
+    timeout_s: float = 600.0  # without a byte; for a whole answer, plus the time of its bytes
     attempts: int = 5
     first_wait_s: float = 1.0  # doubles with every attempt
     tell: Callable[[str], None] | None = None  # of every attempt that failed and is made again

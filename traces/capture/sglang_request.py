@@ -97,7 +97,7 @@ class Request:
                 if received > limit_bytes:
                     raise _Unusable(
                         f"request {self.prompt.request!r}: its top-k has more than {limit_bytes} "
-                        f"bytes; check --layers and --top-k against the model's config"
+                        f"bytes; check `num_layers` and `top_k` against the model's config"
                     )
                 try:
                     file.write(piece[begin:])

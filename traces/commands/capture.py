@@ -64,7 +64,7 @@ def capture() -> None:
     type=Real(0, min_open=True),
     default=600.0,
     show_default=True,
-    help="s without a byte; an answer has as much, and what its bytes take at 256 KiB/s.",
+    help="Seconds without a byte; a whole answer may take this plus its size at 256 KiB/s.",
 )
 @click.option("--attempts", type=Number(1), default=5, show_default=True)
 @click.option("--api-key", help="Sent as a bearer token.")

@@ -25,7 +25,7 @@ from hisparse_sim.traces.terminal import escaped, note, wrote
 def validate(paths: tuple[str, ...], provenance: str | None) -> None:
     """Read whole files and report what is wrong with them.
 
-    The exit code is 1 if something is.
+    The exit code is 1 if a file is faulty.
 
     \b
     hisparse-sim trace validate captured/*.parquet

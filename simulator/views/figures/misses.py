@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from hisparse_sim.simulator.mrc import TEXTBOOK_LRU
 from hisparse_sim.simulator.mrc.curves import ENGINE_LRU
-from hisparse_sim.simulator.replay.joining import joined_curves
+from hisparse_sim.simulator.mrc.names import TEXTBOOK_LRU
+from hisparse_sim.simulator.replay.joining import joined, joined_curves
 from hisparse_sim.simulator.replay.totals import totals
 from hisparse_sim.simulator.views.figures.style import (
     COLOURS,
@@ -98,10 +98,12 @@ def miss_ratio(rows: pd.DataFrame, *, axes: "Axes | None" = None) -> "Axes":
     interpolated between markers. Raises ValueError for other tables, and for rows of different
     parts of a trace, which are not summed.
     """
-    rows = rows.assign(method=rows.get("method", "replay"))
-    sums = totals(rows.assign(trace=rows.get("trace", "")), ["trace", "policy", "buffer", "method"])
+    named = rows.assign(method=rows.get("method", "replay"), trace=rows.get("trace", ""))
+    rows = joined(named.reset_index(drop=True))
+    sums = totals(rows, ["trace", "policy", "buffer", "method"])
     traces, policies = (list(dict.fromkeys(sums[name])) for name in ("trace", "policy"))
     sums = sums.sort_values("buffer", kind="stable")
+    banded = rows[rows["low"].notna()] if "low" in rows else rows[:0]
     with styled():
         axes = axes or new_axes(5.2, 3.4)
         look = looks(policies)
@@ -116,6 +118,12 @@ def miss_ratio(rows: pd.DataFrame, *, axes: "Axes | None" = None) -> "Axes":
             replayed = (line["method"] == "replay").to_numpy()
             between = not replayed.all() and replayed.any()
             points = between and policy == ENGINE_LRU and TEXTBOOK_LRU in policies
+            own = (banded["policy"] == policy) & (banded["trace"] == trace)
+            band = banded[own].sort_values("buffer")
+            if len(band):
+                axes.fill_between(
+                    band["buffer"], 100 * band["low"], 100 * band["high"], color=colour, alpha=0.15
+                )
             note = "\n(replayed)" if points else "\n(line interpolated)" if between else ""
             axes.plot(
                 line["buffer"],
