@@ -98,6 +98,7 @@ def miss_ratio(rows: pd.DataFrame, *, axes: "Axes | None" = None) -> "Axes":
     interpolated between markers. Raises ValueError for other tables, and for rows of different
     parts of a trace, which are not summed.
     """
+    corner = origin(rows)
     named = rows.assign(method=rows.get("method", "replay"), trace=rows.get("trace", ""))
     rows = joined(named.reset_index(drop=True))
     sums = totals(rows, ["trace", "policy", "buffer", "method"])
@@ -146,7 +147,7 @@ def miss_ratio(rows: pd.DataFrame, *, axes: "Axes | None" = None) -> "Axes":
         axes.set_ylabel("misses (% of selected positions)")
         axes.set_title("Miss ratio by buffer size")
         legend_beside(axes)
-        put_origin(axes, origin(rows))
+        put_origin(axes, corner)
     return axes
 
 
