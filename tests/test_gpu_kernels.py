@@ -127,7 +127,7 @@ def test_engine_refuses_ragged_rows():
     except GpuError as error:
         pytest.skip(str(error))
     batch = Batch(((drift(1, 300, ragged=True),),), 60)
-    with pytest.raises(ValueError, match="demands fewer"):
+    with pytest.raises(ValueError, match="has fewer"):
         Replayer(kernel, batch, buffer=128, top_k=TOP_K)
 
 

@@ -23,7 +23,7 @@ from hisparse_sim.traces.commands.options import (
     quiet_option,
     selection_options,
 )
-from hisparse_sim.traces.commands.values import Name, Number, several
+from hisparse_sim.traces.commands.values import Name, Number, Real, several
 from hisparse_sim.traces.files import refuse_input
 from hisparse_sim.traces.terminal import wrote
 
@@ -77,12 +77,12 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--sample-requests",
-    type=click.FloatRange(0, 1, min_open=True),
+    type=Real(0, 1, min_open=True),
     help="Estimate from this share of the requests, with 95 % intervals.",
 )
 @click.option(
     "--sample-steps",
-    type=click.FloatRange(0, 1, min_open=True),
+    type=Real(0, 1, min_open=True),
     help="Estimate textbook-lru from this share of windows of 16 steps.",
 )
 @selection_options
