@@ -176,7 +176,7 @@ def _read(paths: Iterable[str | os.PathLike[str]]) -> tuple[pd.DataFrame, _Parts
 def _read_one(path: str | os.PathLike[str]) -> tuple[pd.DataFrame, _Parts]:
     if not is_facts(path):
         raise TraceError(
-            f"{path} is no facts file: write one with `hisparse-sim mrc -o FILE.parquet`"
+            f"{path} is not a facts file: write one with `hisparse-sim mrc -o FILE.parquet`"
         )
     try:
         with opened(path) as file:
