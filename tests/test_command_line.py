@@ -327,7 +327,8 @@ def completed(*words: str) -> list[str]:
 
 def test_the_shell_completes_names() -> None:
     assert completed("sw") == ["sweep"]
-    assert set(completed("sweep", "--policy", "")) == {*POLICIES, "min", "textbook-lru"}  # the last for facts
+    # textbook-lru: for facts.
+    assert set(completed("sweep", "--policy", "")) == {*POLICIES, "min", "textbook-lru"}
     assert completed("sweep", "--policy", "lru,ar") == ["lru,arc"]
     assert completed("plan", "--policy", "b") == ["belady"]
     assert completed("plan", "--model", "glm") == ["glm-5.1", "glm-5.2"]

@@ -220,5 +220,7 @@ def test_nothing_that_is_read_is_written_over(folder: Path, tmp_path: Path) -> N
     train = ("--indexer", "train", "--save-indexer")
     assert "it is read for this" in run("-o", new, *train, text)
     shutil.copy(text, new)
-    assert "two different things would go there" in run("-o", new, *train, folder / ".." / "new.parquet")
+    assert "two different things would go there" in run(
+        "-o", new, *train, folder / ".." / "new.parquet"
+    )
     assert {path: path.read_bytes() for path in before} == before

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from hisparse_sim.simulator.serving.served import serve
 from hisparse_sim.simulator.serving.serving_rows import serve_all, serve_one
 from hisparse_sim.simulator.serving.steptimes import LAYOUTS, load_step_times
 from hisparse_sim.simulator.serving.workload import Workload
+from hisparse_sim.simulator.views.plan_view import show_plan
 from hisparse_sim.simulator.serving.worth import break_even, on_link, policy_value, scale_misses
 
 GIB = 1 << 30
@@ -184,6 +186,37 @@ def test_targets() -> None:
     assert "no candidate reaches 1 ms per token at the 50th percentile (best: " in none.reasons[0]
 
 
+def test_cost_and_goodput() -> None:
+    row = serve_one(setting(ratio=4), replace(AIM, gpu_hour=2.5, requests=256))
+    # 8 GPUs at 2.5 an hour over the tokens of an hour.
+    assert row["cost_per_million"] == pytest.approx(20 / (row["tokens_per_s"] * 3600) * 1e6)
+    assert row["meets"] and row["missed"] == ""
+    assert row["goodput_per_s"] == pytest.approx(256 / row["makespan_s"])
+    # Of a target at the median half of the requests are good, each for itself.
+    half = serve_one(setting(ratio=4), replace(AIM, requests=256, max_ttft_s=row["ttft_p50_s"]))
+    assert half["meets"]
+    assert half["goodput_per_s"] == pytest.approx(row["goodput_per_s"] / 2, rel=0.02)
+    late = replace(AIM, requests=256, max_ttft_s=row["ttft_p50_s"], percentile=95)
+    assert serve_one(setting(ratio=4), late)["missed"] == "TTFT"
+
+
+def test_the_table_begins_with_the_best_and_marks_what_misses(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    aim = replace(AIM, max_tpot_ms=52.0)
+    found = make_plan(setting(), aim, made_up, buffers=(4096, 8192))
+    assert found.best is not None
+    show_plan(found, found.rows(), setting(), aim, "hisparse-sim serve", ("a note",), None)
+    text = capsys.readouterr().out
+    sections = re.findall(r"^(Best.*|Misses .*)$", text, re.MULTILINE)
+    assert sections[0].startswith("Best: device_buffer_size")
+    assert sections[1:3] == ["Best", "Misses TPOT"]
+    rows = found.rows()
+    assert rows["best"].tolist() == [True] + [False] * (len(rows) - 1)
+    assert (rows["tpot_ms"] > 52).equals(rows["missed"] == "TPOT")
+    assert "a note" in text
+
+
 def test_nothing_fits() -> None:
     found = make_plan(setting(), Aim(300_000, 1000, 8), made_up)
     assert found.best is None
@@ -200,6 +233,19 @@ def test_small_load_needs_no_hisparse() -> None:
     assert found.best["worth_it"] is False
     assert "hisparse" not in found.flags
     assert found.best["tokens_per_s"] < found.baseline["tokens_per_s"]
+
+
+def test_break_even_is_where_serve_crosses() -> None:
+    # With lengths as they are asked for: unequal ones cross elsewhere than equal ones.
+    for aim in (AIM, replace(AIM, range_ratio=0.3)):
+        found = break_even(setting(ratio=4), aim)
+        assert found is not None
+        for clients, ahead in ((found - 8, False), (found, True)):
+            load = replace(aim, concurrency=clients)
+            rates = [
+                serve_one(one, load)["tokens_per_s"] for one in (setting(ratio=4), setting("baseline"))
+            ]
+            assert (rates[0] > rates[1]) == ahead
 
 
 def test_break_even_never() -> None:

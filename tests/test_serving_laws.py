@@ -59,7 +59,9 @@ def test_littles_law(
     # The means over time are those of what arrives and ends, seen from outside.
     assert inside == pytest.approx(mean_inside(done.arrival_s, done.end_s), rel=0.02)
     if apart:
-        assert served.running == pytest.approx(mean_inside(done.first_token_s, done.end_s), rel=0.02)
+        assert served.running == pytest.approx(
+            mean_inside(done.first_token_s, done.end_s), rel=0.02
+        )
     assert sum(served.queued.values()) <= served.waiting + 1e-9
 
 
@@ -163,9 +165,7 @@ def test_more_never_gives_less(
         "more of both": replace(
             server, pool=replace(pool, device_tokens=device, logical_tokens=logical)
         ),
-        "a faster network": replace(
-            server, transfer_bytes_per_s=2 * server.transfer_bytes_per_s
-        ),
+        "a faster network": replace(server, transfer_bytes_per_s=2 * server.transfer_bytes_per_s),
     }
     for what, deployment in better.items():
         assert serve(deployment, load).output_tokens_per_s >= least, what

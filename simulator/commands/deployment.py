@@ -100,6 +100,7 @@ def plan(
     from hisparse_sim.simulator.serving import asking
     from hisparse_sim.simulator.serving.config_check import as_rows
     from hisparse_sim.simulator.views.plan_view import show_findings, show_plan
+    from hisparse_sim.simulator.views.progress import compiling
     from hisparse_sim.simulator.views.tables import write_rows
 
     form = output_form(form, output)
@@ -124,13 +125,14 @@ def plan(
         if any(finding.severity == "error" for finding in findings):
             sys.exit(1)
         return
-    found = asking.plan(
-        buffers=buffers,
-        ratios=ratios,
-        candidates=candidates,
-        progress=counter("candidates served", quiet),
-        **asked(options),
-    )
+    with compiling(quiet):
+        found = asking.plan(
+            buffers=buffers,
+            ratios=ratios,
+            candidates=candidates,
+            progress=counter("candidates served", quiet),
+            **asked(options),
+        )
     if form != "table":
         say(found.notes, quiet)
     searched = {"buffer": buffers, "ratio": ratios, "candidates": candidates}
@@ -207,6 +209,7 @@ def serve(
     """
     from hisparse_sim.simulator.serving import asking
     from hisparse_sim.simulator.views.plan_view import load_line, show_served
+    from hisparse_sim.simulator.views.progress import compiling
 
     if options["rate"] is not None and concurrencies:
         raise click.UsageError("give --concurrency (closed loop) or --rate (open loop), not both")
@@ -217,12 +220,10 @@ def serve(
         if show:
             show(done, of)
 
-    served = asking.serve(
-        modes=modes,
-        concurrencies=concurrencies,
-        progress=progress,
-        **asked(options),
-    )
+    with compiling(options["quiet"]):
+        served = asking.serve(
+            modes=modes, concurrencies=concurrencies, progress=progress, **asked(options)
+        )
     if form != "table":
         say(served.notes, options["quiet"])
     if form == "table":

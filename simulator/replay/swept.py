@@ -90,7 +90,7 @@ class Sweep:
         """Misses of every single step, for the policies and buffers of `rows`."""
         if not self.pieces:
             return pd.DataFrame()
-        asked = set(self.rows[["policy", "buffer"]].itertuples(index=False, name=None))
+        asked = dict.fromkeys(self.rows[["policy", "buffer"]].itertuples(index=False, name=None))
         frames = [
             pd.DataFrame(
                 {

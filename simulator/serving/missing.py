@@ -16,9 +16,9 @@ import numpy.typing as npt
 import pandas as pd
 
 from hisparse_sim.policies import ALIASES, Policy, get_policy
-from hisparse_sim.simulator.mrc.names import TEXTBOOK_LRU
 from hisparse_sim.simulator.mrc.counted import CountedTrace
 from hisparse_sim.simulator.mrc.facts import is_facts, read_facts
+from hisparse_sim.simulator.mrc.names import TEXTBOOK_LRU
 from hisparse_sim.simulator.replay.replaying import replay_part
 from hisparse_sim.simulator.replay.result_files import read_rows
 from hisparse_sim.simulator.replay.totals import totals

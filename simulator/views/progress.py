@@ -10,6 +10,13 @@ from hisparse_sim.traces.terminal import note
 
 
 @contextmanager
+def compiling(quiet: bool) -> Iterator[None]:
+    """Say on stderr that loops are compiled, which takes some seconds, once."""
+    with on_compile(lambda: note("compiling the loops (first run only)", quiet)):
+        yield
+
+
+@contextmanager
 def progress(quiet: bool) -> Iterator[Callable[[Progress], None] | None]:
     """Show a bar with rate and remaining time on stderr, if that is a terminal."""
     from rich.console import Console

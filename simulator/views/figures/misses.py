@@ -1,6 +1,6 @@
 """Figures of misses."""
 
-from itertools import cycle
+from itertools import cycle, product
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -8,7 +8,7 @@ import pandas as pd
 
 from hisparse_sim.simulator.mrc.curves import ENGINE_LRU
 from hisparse_sim.simulator.mrc.names import TEXTBOOK_LRU
-from hisparse_sim.simulator.replay.joining import joined_curves
+from hisparse_sim.simulator.replay.joining import joined, joined_curves
 from hisparse_sim.simulator.replay.totals import totals
 from hisparse_sim.simulator.views.figures.style import (
     COLOURS,
@@ -90,27 +90,37 @@ def rolling_misses(
 
 
 def miss_ratio(rows: pd.DataFrame, *, axes: "Axes | None" = None) -> "Axes":
-    """Draw the miss-ratio curve: misses over selected positions by buffer size, a line per policy.
+    """Draw the miss-ratio curve: misses over selected positions by buffer size, a line per policy,
+    and per trace and start where several are given.
 
     `rows`: those of a sweep or of `hs.mrc`; layers and requests are summed. Markers stand
     where a policy was replayed; a line without any was counted at every size, a thin one is
-    interpolated between markers. Raises ValueError for other tables, and for rows of several
-    traces or of different parts of one, which are not summed.
+    interpolated between markers. Raises ValueError for other tables, and for rows of different
+    parts of a trace, which are not summed.
     """
-    rows = rows.assign(method=rows.get("method", "replay"))
-    sums = totals(rows, ["policy", "buffer", "method"]).sort_values("buffer", kind="stable")
-    policies = list(dict.fromkeys(rows["policy"]))
+    corner = origin(rows)
+    named = rows.assign(method=rows.get("method", "replay"), trace=rows.get("trace", ""))
+    rows = joined(named.reset_index(drop=True))
+    sums = totals(rows, ["trace", "policy", "buffer", "method"])
+    traces, policies = (list(dict.fromkeys(sums[name])) for name in ("trace", "policy"))
+    sums = sums.sort_values("buffer", kind="stable")
     banded = rows[rows["low"].notna()] if "low" in rows else rows[:0]
     with styled():
         axes = axes or new_axes(5.2, 3.4)
         look = looks(policies)
-        for policy in policies:
-            line = sums[sums["policy"] == policy]
+        for (number, trace), policy in product(enumerate(traces), policies):
+            line = sums[(sums["policy"] == policy) & (sums["trace"] == trace)]
+            if line.empty:
+                continue
             colour, dash, marker, _ = look[policy]
+            name = policy
+            if len(traces) > 1:
+                name, dash = f"{policy}, {shortened(trace)}", DASHES[number % len(DASHES)]
             replayed = (line["method"] == "replay").to_numpy()
             between = not replayed.all() and replayed.any()
             points = between and policy == ENGINE_LRU and TEXTBOOK_LRU in policies
-            band = banded[banded["policy"] == policy].sort_values("buffer")
+            own = (banded["policy"] == policy) & (banded["trace"] == trace)
+            band = banded[own].sort_values("buffer")
             if len(band):
                 axes.fill_between(
                     band["buffer"], 100 * band["low"], 100 * band["high"], color=colour, alpha=0.15
@@ -125,7 +135,7 @@ def miss_ratio(rows: pd.DataFrame, *, axes: "Axes | None" = None) -> "Axes":
                 marker=marker if replayed.any() else None,
                 markersize=4.5,
                 markevery=np.flatnonzero(replayed).tolist(),
-                label=policy + note,
+                label=name + note,
             )
         exact = sums[sums["method"] == "replay"] if (sums["method"] == "replay").any() else sums
         sizes = sorted(exact["buffer"].unique())
@@ -137,15 +147,15 @@ def miss_ratio(rows: pd.DataFrame, *, axes: "Axes | None" = None) -> "Axes":
         axes.set_ylabel("misses (% of selected positions)")
         axes.set_title("Miss ratio by buffer size")
         legend_beside(axes)
-        put_origin(axes, origin(rows))
+        put_origin(axes, corner)
     return axes
 
 
 def policy_bars(rows: pd.DataFrame, *, axes: "Axes | None" = None) -> "Axes":
     """Draw misses per step and layer, a group of bars per buffer and a bar per policy.
 
-    The figure on a bar is the excess over MIN (Belady) in per cent. `rows`: those of a sweep,
-    summed as in `miss_ratio`."""
+    The figure on a bar is the excess over MIN (Belady) in per cent. `rows`: those of a sweep of one
+    trace and start, summed as in `miss_ratio`; ValueError for others."""
     sums = totals(rows)
     policies = list(dict.fromkeys(sums["policy"]))
     sizes = sorted(sums["buffer"].unique())
