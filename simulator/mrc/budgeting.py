@@ -170,7 +170,8 @@ def _hull(sizes: Longs, curve: Longs) -> list[int]:
         while len(corners) > 1:
             before, last = corners[-2], corners[-1]
             rise = (curve[last] - curve[before]) * (sizes[point] - sizes[before])
-            if rise < (curve[point] - curve[before]) * (sizes[last] - sizes[before]):
+            # Points on a straight line stay: a budget may end between its ends.
+            if rise <= (curve[point] - curve[before]) * (sizes[last] - sizes[before]):
                 break
             corners.pop()
         corners.append(point)
