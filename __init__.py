@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from hisparse_sim.policies import POLICIES, Policy, PolicyError, Setup, Step
     from hisparse_sim.policies.hook import hook
     from hisparse_sim.policies.per_token import lift
-    from hisparse_sim.simulator.mrc import budget, mrc
+    from hisparse_sim.simulator.mrc import budget, mrc, sampled_mrc
     from hisparse_sim.simulator.replay import Replay, Sweep, replay
     from hisparse_sim.simulator.serving.asking import check_config, plan, reproduce, serve
     from hisparse_sim.simulator.serving.curves import curve
@@ -61,6 +61,7 @@ _ROOM_OF = {
     "replay": "simulator.replay",
     "reproduce": "simulator.serving.asking",
     "sample_path": "traces",
+    "sampled_mrc": "simulator.mrc",
     "serve": "simulator.serving.asking",
     "swap_in_us": "simulator.serving.latency",
     "sweep": "simulator.serving.sweeps",
@@ -96,6 +97,7 @@ __all__ = [
     "replay",
     "reproduce",
     "sample_path",
+    "sampled_mrc",
     "serve",
     "swap_in_us",
     "sweep",

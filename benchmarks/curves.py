@@ -2,11 +2,11 @@
 
     python benchmarks/curves.py TRACE...
 
-The first TRACE is timed, all layers, curves and replays in turns, so that a slow moment of the machine
-hits both; the clock is processor time. Ten parts of the traces are compared with replays: the LRU
-curve with a textbook LRU at every `--every`th size, MIN with Belady's at twenty. Then every trace:
-how far the engine's LRU is from the curve, how large its facts are, and what buffers of different
-sizes save, chosen by its own curves or by those of another trace with the same layers.
+The first TRACE is timed, all layers, curves and replays in turns, so that a slow moment of the
+machine hits both; the clock is processor time. Ten parts of the traces are compared with replays:
+the LRU curve with a textbook LRU at every `--every`th size, MIN with Belady's at twenty. Then every
+trace: how far the engine's LRU is from the curve, how large its facts are, and what buffers of
+different sizes save, chosen by its own curves or by those of another trace with the same layers.
 """
 
 import json
@@ -24,9 +24,9 @@ from replay_speed import one_core, seconds, spread
 from textbook_lru import TEXTBOOK
 
 from hisparse_sim.simulator.mrc import budget, lru, mrc, optimum
-from hisparse_sim.simulator.mrc.names import ONE_PASS
 from hisparse_sim.simulator.mrc.curves import engine_difference
 from hisparse_sim.simulator.mrc.facts import write_facts
+from hisparse_sim.simulator.mrc.names import ONE_PASS
 from hisparse_sim.simulator.mrc.one_pass import part_curve
 from hisparse_sim.simulator.replay import replay_part
 from hisparse_sim.simulator.replay.replaying import rows_of
@@ -66,9 +66,7 @@ def time_curves(demands: list[Demand], repeats: int) -> dict[str, Any]:
         "lru_m_accesses_per_s": spread([accesses / each / 1e6 for each in taken["lru_curve"]]),
         "min_m_accesses_per_s": spread([accesses / each / 1e6 for each in taken["min_curve"]]),
         **{
-            name: spread(
-                [count * a / b for a, b in zip(taken[curve], taken[replays], strict=True)]
-            )
+            name: spread([count * a / b for a, b in zip(taken[curve], taken[replays], strict=True)])
             for name, (curve, replays, count) in ratios.items()
         },
     }
@@ -164,9 +162,7 @@ def main(paths: tuple[Path, ...], every: int, repeats: int, note: str, output: P
     chosen = [every_part[each * len(every_part) // 10] for each in range(10)]
     replay_part(traces[0].read(traces[0].parts[0]), TEXTBOOK, SLOTS)  # compiles
     with ThreadPoolExecutor() as threads:
-        compared = list(
-            threads.map(lambda each: check(each[0].read(each[1]), every), chosen)
-        )
+        compared = list(threads.map(lambda each: check(each[0].read(each[1]), every), chosen))
     result["equal_to_replays"] = {"parts": len(compared), **compared[0]}
     with tempfile.TemporaryDirectory() as folder:
         result["traces"] = [describe(trace, Path(folder)) for trace in traces]

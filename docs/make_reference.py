@@ -23,7 +23,7 @@ ESSENTIALS = {
     ),
     "Misses": (
         "Results hold their rows as a DataFrame and show themselves in a notebook.",
-        "sweep mrc curve replay Sweep Replay locality",
+        "sweep mrc sampled_mrc budget curve replay Sweep Replay locality",
     ),
     "Policies": (
         "A policy's name, `FILE.py:NAME` or a `Policy` goes wherever a policy is asked for.",
@@ -53,6 +53,8 @@ EXAMPLES = {
         'swept.rows[["policy", "buffer", "miss_rate", "excess_over_min", "requests_per_gpu"]]'
     ),
     "mrc": "curves = hs.mrc(layers=4)  # misses at every buffer size, from one pass",
+    "sampled_mrc": "hs.sampled_mrc(layers=4, sample_steps=0.5)  # low and high: 95 % intervals",
+    "budget": "hs.budget(buffer=6144).rows",
     "curve": (
         'curves = hs.curve(buffers=[2048, 4096], window=100, link="h200-pcie5")\n'
         "hs.figures.rolling_misses(curves.rows)"

@@ -28,6 +28,12 @@ def least(sizes: np.ndarray, misses: np.ndarray, slots: int) -> int:
     )
 
 
+def test_segments_that_save_alike_are_bought_from_left_to_right() -> None:
+    sizes = 64 * np.arange(2, 7)
+    misses = np.array([[0, 0, 0, 0, 0], [96, 72, 49, 24, 0]])
+    assert spread(sizes, misses, 192).tolist() == [128, 256]
+
+
 @settings(max_examples=200, deadline=None)
 @given(st.data())
 def test_a_budget_is_kept_and_never_worse_than_equal_buffers(data: st.DataObject) -> None:
@@ -38,7 +44,9 @@ def test_a_budget_is_kept_and_never_worse_than_equal_buffers(data: st.DataObject
     alike = int(data.draw(st.sampled_from(sizes.tolist())))
     chosen = spread(sizes, misses, alike)
     assert chosen.sum() <= count * alike
-    total = sum(int(curve[sizes.searchsorted(at)]) for curve, at in zip(misses, chosen, strict=True))
+    total = sum(
+        int(curve[sizes.searchsorted(at)]) for curve, at in zip(misses, chosen, strict=True)
+    )
     assert total <= misses[:, sizes.searchsorted(alike)].sum()
     assert total >= least(sizes, misses, count * alike)
 

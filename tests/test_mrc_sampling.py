@@ -1,16 +1,18 @@
 """Curves from samples: intervals against the whole, windows against a pass over everything."""
 
+from io import StringIO
 from pathlib import Path
 
 import make_traces
 import numpy as np
+import pandas as pd
 import pytest
 from click.testing import CliRunner
 
 import hisparse_sim as hs
 from hisparse_sim.cli import cli
 from hisparse_sim.simulator.mrc.one_pass import part_curves
-from hisparse_sim.simulator.mrc.sampling import _window, sample_requests, sample_steps, student
+from hisparse_sim.simulator.mrc.sampling import _window, of_requests, of_steps, student
 from hisparse_sim.simulator.views import figures
 from hisparse_sim.traces import open_trace
 
@@ -56,7 +58,7 @@ def test_intervals_of_requests_hold_the_whole(many: Path) -> None:
     whole = hs.mrc(trace, "textbook-lru").rows.set_index("buffer")["miss_rate"]
     held = []
     for seed in range(DRAWS):
-        rows = sample_requests(trace, 0.4, "textbook-lru", seed=seed, jobs=1).set_index("buffer")
+        rows = of_requests(trace, 0.4, "textbook-lru", seed=seed, jobs=1).set_index("buffer")
         truth = whole.reindex(rows.index)
         held.append(((rows["low"] <= truth) & (truth <= rows["high"])).to_numpy())
         assert (rows["low"] <= rows["miss_rate"]).all()
@@ -69,7 +71,7 @@ def test_intervals_of_steps_hold_the_whole(long: Path) -> None:
     whole = hs.mrc(trace, "textbook-lru").rows.set_index("buffer")["miss_rate"]
     held, widths = [], []
     for seed in range(DRAWS):
-        rows = sample_steps(trace, 0.4, seed=seed, jobs=1).set_index("buffer")
+        rows = of_steps(trace, 0.4, seed=seed, jobs=1).set_index("buffer")
         truth = whole.reindex(rows.index)
         held.append(((rows["low"] <= truth) & (truth <= rows["high"])).to_numpy())
         widths.append((rows["high"] - rows["low"]).to_numpy())
@@ -78,13 +80,13 @@ def test_intervals_of_steps_hold_the_whole(long: Path) -> None:
 
 
 def test_all_of_it_is_exact(many: Path, long: Path) -> None:
-    rows = sample_requests(many, 1.0, ["textbook-lru", "fifo"], [8, 32], seed=1)
+    rows = of_requests(many, 1.0, ["textbook-lru", "fifo"], [8, 32], seed=1)
     whole = hs.mrc(many, ["textbook-lru", "fifo"], [8, 32]).rows
     both = rows.merge(whole, on=["policy", "buffer"], suffixes=("", "_whole"))
     assert len(both) == len(range(8, 65)) + 2
     assert both["miss_rate"].tolist() == pytest.approx(both["miss_rate_whole"].tolist())
     assert (both["high"] - both["low"]).max() < 1e-9
-    rows = sample_steps(long, 1.0)
+    rows = of_steps(long, 1.0)
     whole = hs.mrc(long, "textbook-lru").rows
     assert rows["misses"].tolist() == pytest.approx(whole["misses"].tolist())
     assert (rows["high"] - rows["low"]).max() < 1e-9
@@ -104,10 +106,10 @@ def test_windows_are_exact(first_seq_len: int) -> None:
 
 
 def test_what_cannot_be_sampled(many: Path, long: Path) -> None:
-    with pytest.raises(ValueError, match="a share of 0.1 of 25 requests is 2"):
-        sample_requests(many, 0.1)
+    with pytest.raises(ValueError, match=r"a share of 0\.1 of 25 requests is 2"):
+        of_requests(many, 0.1)
     with pytest.raises(ValueError, match=r"of 12 windows of 16 steps .* is 1"):
-        sample_steps(long, 0.1)
+        of_steps(long, 0.1)
 
 
 def run(*arguments: object) -> str:
@@ -120,8 +122,23 @@ def test_command(many: Path, long: Path, tmp_path: Path) -> None:
     text = run("mrc", many, "--sample-requests", 0.5, "--policy", "textbook-lru,belady")
     assert text.splitlines()[1].split() == ["buffer", "policy", "miss", "%", "from", "to"]
     run("mrc", long, "--sample-steps", 0.5, "-o", tmp_path / "curve.svg")
-    rows = sample_steps(long, 0.5)
+    rows = of_steps(long, 0.5)
     (band,) = figures.miss_ratio(rows).collections
     assert len(band.get_paths()) == 1
-    refused = CliRunner().invoke(cli, ["mrc", str(long), "--sample-steps", "0.5", "--per-layer"])
-    assert refused.exit_code == 2
+    for words, said in (
+        ("--sample-steps 0.5 --per-layer", "--per-layer has no meaning for a sample"),
+        ("--sample-steps 0.5 --sample-requests 0.5", "one of --sample-requests and --sample-steps"),
+        ("--sample-steps 0.5 --buffer 16", "leave --policy and --buffer out"),
+        ("--sample-requests 0.5 --request r0", "--request has no meaning for a sample of requests"),
+    ):
+        refused = CliRunner().invoke(cli, ["mrc", str(many), *words.split()])
+        assert refused.exit_code == 2, words
+        assert said in " ".join(refused.stderr.split()), words
+
+
+def test_the_function_is_the_command(many: Path, tmp_path: Path) -> None:
+    written = tmp_path / "rows.csv"
+    run("mrc", many, "--sample-requests", 0.5, "--policy", "fifo", "--buffer", 16, "-o", written)
+    rows = hs.sampled_mrc(many, "fifo", 16, sample_requests=0.5)
+    of_function = pd.read_csv(StringIO(rows.to_csv(index=False)))
+    pd.testing.assert_frame_equal(pd.read_csv(written)[rows.columns], of_function)

@@ -28,8 +28,8 @@ from hisparse_sim.simulator.serving.served import serve
 from hisparse_sim.simulator.serving.serving_rows import serve_all, serve_one
 from hisparse_sim.simulator.serving.steptimes import LAYOUTS, load_step_times
 from hisparse_sim.simulator.serving.workload import Workload
-from hisparse_sim.simulator.views.plan_view import show_plan
 from hisparse_sim.simulator.serving.worth import break_even, on_link, policy_value, scale_misses
+from hisparse_sim.simulator.views.plan_view import show_plan
 
 GIB = 1 << 30
 GLM, H200 = load_model("glm-5.1"), load_hardware("h200")
@@ -190,7 +190,8 @@ def test_cost_and_goodput() -> None:
     row = serve_one(setting(ratio=4), replace(AIM, gpu_hour=2.5, requests=256))
     # 8 GPUs at 2.5 an hour over the tokens of an hour.
     assert row["cost_per_million"] == pytest.approx(20 / (row["tokens_per_s"] * 3600) * 1e6)
-    assert row["meets"] and row["missed"] == ""
+    assert row["meets"]
+    assert row["missed"] == ""
     assert row["goodput_per_s"] == pytest.approx(256 / row["makespan_s"])
     # Of a target at the median half of the requests are good, each for itself.
     half = serve_one(setting(ratio=4), replace(AIM, requests=256, max_ttft_s=row["ttft_p50_s"]))
@@ -243,7 +244,8 @@ def test_break_even_is_where_serve_crosses() -> None:
         for clients, ahead in ((found - 8, False), (found, True)):
             load = replace(aim, concurrency=clients)
             rates = [
-                serve_one(one, load)["tokens_per_s"] for one in (setting(ratio=4), setting("baseline"))
+                serve_one(one, load)["tokens_per_s"]
+                for one in (setting(ratio=4), setting("baseline"))
             ]
             assert (rates[0] > rates[1]) == ahead
 

@@ -84,18 +84,22 @@ def arguments(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("name", "function"),
+    ("name", "functions"),
     [
-        ("sweep", hs.sweep),
-        ("curve", hs.curve),
-        ("plan", hs.plan),
-        ("serve", hs.serve),
-        ("reproduce", hs.reproduce),
-        ("trace capture hf", hs.capture_hf),
+        ("sweep", [hs.sweep]),
+        ("curve", [hs.curve]),
+        ("mrc", [hs.mrc, hs.sampled_mrc]),
+        ("budget", [hs.budget]),
+        ("plan", [hs.plan]),
+        ("serve", [hs.serve]),
+        ("reproduce", [hs.reproduce]),
+        ("trace capture hf", [hs.capture_hf]),
     ],
 )
-def test_a_function_has_the_options_of_its_command(name: str, function: Callable[..., Any]) -> None:
-    taken = arguments(function)
+def test_functions_have_the_options_of_their_command(
+    name: str, functions: list[Callable[..., Any]]
+) -> None:
+    taken = {key: value for each in functions for key, value in arguments(each).items()}
     words = ["--model", "m"] if name == "trace capture hf" else []
     options = command(name).make_context(name, words).params
     traces = {"trace", "traces"}
@@ -275,6 +279,7 @@ RESULTS: dict[str, tuple[Callable[[], Any], str, set[str]]] = {
     "replay": (lambda: hs.replay(TINY, "lru", 12), "misses in 1,440 accesses", {"layer"}),
     "curve": (lambda: hs.curve(TINY, buffers=12, window=10), "over 10 steps", {"step"}),
     "mrc": (lambda: hs.mrc(TINY), "Miss-ratio curves of tiny: ", {"buffer"}),
+    "budget": (lambda: hs.budget(TINY), "of the misses of 16 slots each", {"misses"}),
     "plan": (lambda: hs.plan(buffers=[4096], ratios=[4, 8]), "Plan: device_buffer", {"ratio"}),
     "serve": (lambda: hs.serve(concurrencies=[2], requests=2), "Serving", {"mode"}),
 }
@@ -309,6 +314,7 @@ def test_what_is_alike_is_said_once_and_nothing_is_markup() -> None:
         lambda: hs.replay(TINY, "lru", 12).rows,
         lambda: hs.mrc(TINY).rows,
         lambda: hs.mrc(TINY, per_layer=True).rows,
+        lambda: hs.budget(TINY).rows,
         lambda: hs.locality(TINY),
     ],
 )

@@ -335,9 +335,7 @@ def apart(pool: Pool, **more: object) -> Server:
 def test_a_prompt_is_sent_in_chunks_as_they_are_prefilled() -> None:
     # Four chunks of 250 tokens, 2.5 ms each; a chunk takes 25 ms on the link, the first begins
     # after 2.5 ms. Then the first token, and 9 steps of 1 ms.
-    one = apart(
-        FLAT, chunk_tokens=250, transfer_bytes_per_s=1e6, transfer_token_bytes=100
-    )
+    one = apart(FLAT, chunk_tokens=250, transfer_bytes_per_s=1e6, transfer_token_bytes=100)
     served = serve(one, Workload(1000, 10, 1, concurrency=1))
     assert served.ttft_s(50) == pytest.approx(0.0025 + 4 * 0.025)
     assert served.tpot_ms(50) == pytest.approx(1.0)
@@ -389,7 +387,9 @@ def test_requests_given_one_by_one() -> None:
     served = serve(server(FLAT), load)
     assert served.finished.end_s.tolist() == pytest.approx([0.019, 0.52])
     capped = serve(server(FLAT), replace(load, concurrency=1, arrival_s=np.zeros(2)))
-    assert capped.finished.arrival_s.tolist() == pytest.approx([0.0, 0.019])  # sent when one is free
+    assert capped.finished.arrival_s.tolist() == pytest.approx(
+        [0.0, 0.019]
+    )  # sent when one is free
     for wrong, message in (
         ({"arrival_s": np.array([0.5, 0.0])}, "ascend"),
         ({"output_len": np.array([1, 0])}, "at least 1"),

@@ -69,7 +69,7 @@ def budget(
     form = output_form(form, output)
     (opened,) = open_traces([trace] if trace else [], provenance)
     other = open_traces([on], provenance)[0] if on else None
-    found = choose(opened, buffer or 2 * opened.metadata.top_k, on=other, **options)
+    found = choose(opened, buffer, on=other, **options)
     if form == "table":
         show_budget(found, output)
     else:

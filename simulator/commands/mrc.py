@@ -1,7 +1,6 @@
 """The command mrc: parse, call one library function, print."""
 
-from collections.abc import Iterable
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +31,7 @@ def _policies() -> Iterable[str]:
     from hisparse_sim.simulator.mrc.counting import POLICIES
 
     return dict.fromkeys((*POLICIES, *known_policies()))
+
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -110,8 +110,6 @@ def mrc(
     form: str | None,
     output: Path | None,
     provenance: str | None,
-    sample_requests: float | None,
-    sample_steps: float | None,
     **options: Any,
 ) -> None:
     """Misses at all buffer sizes, in one pass over the trace.
@@ -128,10 +126,10 @@ def mrc(
     hisparse-sim mrc trace.parquet --policy textbook-lru,fifo,clock --format csv
     hisparse-sim mrc trace.parquet -o facts.parquet
     """
-    from hisparse_sim.simulator.mrc.names import ONE_PASS
     from hisparse_sim.simulator.mrc import mrc as count
     from hisparse_sim.simulator.mrc.counted import counted_only
     from hisparse_sim.simulator.mrc.facts import WINDOW, merge_facts, write_facts
+    from hisparse_sim.simulator.mrc.names import ONE_PASS
     from hisparse_sim.simulator.views import figures
     from hisparse_sim.simulator.views.mrc_view import show_mrc, show_sample
     from hisparse_sim.simulator.views.tables import stamped, write_rows
@@ -141,8 +139,9 @@ def mrc(
     options["requests"] = chosen_requests(options["requests"], opened)
     if output is not None:
         refuse_input(output, (trace.path for trace in opened))
-    if sample_requests is not None or sample_steps is not None:
-        rows = sampled(opened, sample_requests, sample_steps, policies, buffers, options)
+    shares = {name: options[name] for name in ("sample_requests", "sample_steps")}
+    if shares != dict.fromkeys(shares):
+        rows = sampled(opened, policies, buffers, options)
         if output is not None and form == "table" and output.suffix.lower() in FIGURE_SUFFIXES:
             figures.save(figures.miss_ratio(rows), output)
         elif form == "table":
@@ -155,6 +154,8 @@ def mrc(
             )
         wrote(output, quiet)
         return
+    for name in shares:
+        del options[name]
     if form == "parquet" and output is not None:
         if counted_only(opened):
             merge_facts(list(dict.fromkeys(trace.path for trace in opened)), output)
@@ -180,26 +181,16 @@ def mrc(
 
 def sampled(
     opened: Sequence["Trace"],
-    requests: float | None,
-    steps: float | None,
     policies: tuple[str, ...] | None,
     buffers: tuple[int, ...] | None,
     options: dict[str, Any],
 ) -> "DataFrame":
     """Return what is estimated from a sample of one trace."""
-    from hisparse_sim.simulator.mrc.sampling import sample_requests, sample_steps
+    from hisparse_sim.simulator.mrc.sampling import sampled_mrc
 
-    if len(opened) > 1 or (requests is not None and steps is not None):
-        raise click.UsageError("a sample is of the requests or of the steps of one trace")
-    taken = {"start", "largest", "layers", "seed", "jobs"}
+    if len(opened) > 1:
+        raise click.UsageError("a sample is of one trace")
     for name in ("per_layer", "window", "skip_steps", "steps"):
-        if options[name]:
+        if options.pop(name):
             raise click.UsageError(f"--{name.replace('_', '-')} has no meaning for a sample")
-    own = {name: options[name] for name in taken}
-    if requests is not None:
-        if options["requests"]:
-            raise click.UsageError("--request has no meaning for a sample of requests")
-        return sample_requests(opened[0], requests, policies, buffers, **own)
-    if policies not in (None, ("textbook-lru",)) or buffers is not None:
-        raise click.UsageError("a sample of steps is of textbook-lru, at all sizes")
-    return sample_steps(opened[0], steps or 0.0, requests=options["requests"], **own)
+    return sampled_mrc(opened[0], policies, buffers, **options)

@@ -1,8 +1,8 @@
 """Miss-ratio curves: misses at every buffer size, from one pass over a trace.
 
-`lru`, `optimum`, `one_pass`: the compiled passes.  `counting`: `hs.mrc`.  `curves`: what it returns.
-`budgeting`: sizes by layer.  `sampling`: curves of a part.
-`facts`: files of that.  `counted`: sweeps of facts.
+`lru`, `optimum`, `one_pass`: the compiled passes.  `counting`: `hs.mrc`.  `curves`: what it
+returns.  `facts`: files of that.  `counted`: sweeps of facts.  `budgeting`: sizes by layer.
+`sampling`: curves of a part.
 
 Names load their module when first used, so that the command line starts without compiled code.
 """
@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from hisparse_sim.simulator.mrc.budgeting import Budget, budget
     from hisparse_sim.simulator.mrc.counting import mrc
     from hisparse_sim.simulator.mrc.curves import MissCurves
+    from hisparse_sim.simulator.mrc.sampling import sampled_mrc
 
-__all__ = ["Budget", "MissCurves", "budget", "mrc"]
+__all__ = ["Budget", "MissCurves", "budget", "mrc", "sampled_mrc"]
 
 # A module called like one of its names would hide it.
 _MODULE_OF = {
@@ -23,6 +24,7 @@ _MODULE_OF = {
     "MissCurves": "curves",
     "budget": "budgeting",
     "mrc": "counting",
+    "sampled_mrc": "sampling",
 }
 
 

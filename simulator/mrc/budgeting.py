@@ -7,17 +7,18 @@ engine's LRU. The engine itself has one size for all layers: this is what anothe
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from operator import index
 
 import numpy as np
 import pandas as pd
 
 from hisparse_sim.policies import Policy, get_policy
-from hisparse_sim.simulator.mrc.names import TEXTBOOK_LRU
 from hisparse_sim.simulator.mrc.counting import mrc
 from hisparse_sim.simulator.mrc.curves import ENGINE_LRU
+from hisparse_sim.simulator.mrc.names import TEXTBOOK_LRU
 from hisparse_sim.simulator.replay.replaying import replay_part
 from hisparse_sim.simulator.replay.sweeping import prepare
 from hisparse_sim.traces import OneTrace, TraceError, as_trace
@@ -52,8 +53,8 @@ class Budget:
 
 
 def budget(
-    trace: OneTrace | None,
-    buffer: int,
+    trace: OneTrace | None = None,
+    buffer: int | None = None,
     start: str = "staged",
     *,
     policy: str | Policy = ENGINE_LRU,
@@ -64,7 +65,8 @@ def budget(
     seed: int = 0,
     jobs: int | None = None,
 ) -> Budget:
-    """Spread the slots of equal buffers of size `buffer` over layers, and replay both.
+    """Spread the slots of equal buffers of size `buffer` (twice the top_k) over layers, and replay
+    both.
 
     `per_request` spreads them over all (request, layer), which takes a look at the whole request.
     `on` replays another trace, of the same layers, than the one whose curves decide. The other
@@ -74,7 +76,7 @@ def budget(
     """
     source = as_trace(trace)
     target = source if on is None else as_trace(on)
-    size = index(buffer)
+    size = 2 * source.metadata.top_k if buffer is None else index(buffer)
     curves = mrc(
         source, TEXTBOOK_LRU, start=start, largest=largest, per_layer=True, layers=layers, jobs=jobs
     )
@@ -108,7 +110,11 @@ def budget(
         )
     by = ["request", "layer", "buffer"]
     return Budget(
-        rows=pd.DataFrame(rows).groupby(by, sort=False, dropna=False).sum().reset_index(),
+        rows=pd.DataFrame(rows)
+        .groupby(by, sort=False, dropna=False)
+        .sum()
+        .reset_index()
+        .astype({"layer": "Int64"}),
         trace=target.name,
         provenance=target.metadata.provenance,
         policy=policy.name,
@@ -131,14 +137,14 @@ def spread(sizes: Longs, misses: Longs, alike: int) -> Longs:
     segments = []
     for number, curve in enumerate(misses):
         corners = _hull(sizes, curve)
-        for corner, following in zip(corners[:-1], corners[1:], strict=True):
+        for corner, following in pairwise(corners):
             slots = int(sizes[following] - sizes[corner])
             saves = float(curve[corner] - curve[following])
-            segments.append((-saves / slots, number, slots, int(following)))
+            segments.append((-saves / slots, number, int(following), slots))
     left = len(misses) * (alike - int(sizes[0]))
     at = np.zeros(len(misses), np.int64)
     stopped = np.zeros(len(misses), bool)
-    for _, number, slots, following in sorted(segments):
+    for _, number, following, slots in sorted(segments):
         if stopped[number]:
             continue
         if slots <= left:

@@ -3,15 +3,15 @@
 Two samples are sound. *Requests*, drawn at random without replacement, each with all its layers:
 misses over accesses are a ratio of totals, with the variance of a ratio estimate and Student's
 distribution of as many degrees of freedom as requests less one. *Steps*: windows of them, drawn in
-every (request, layer) apart, so that layers, which differ far more than windows, are all counted; the
-first window, the start-up burst, always is. An LRU stack forgets: what lies deeper than the positions
-that the steps before a window demanded is missed in buffers of up to so many slots. So a window needs
-only so many steps before it that these demand `largest` positions, and is exact.
+every (request, layer) apart, so that layers, which differ far more than windows, are all counted;
+the first window, the start-up burst, always is. An LRU stack forgets: what lies deeper than the
+positions that the steps before a window demanded is missed in buffers of up to so many slots. So a
+window needs only so many steps before it that these demand `largest` positions, and is exact.
 
 Not sampled are layers (of a few, intervals at 95 % held the truth in 65 to 95 % of draws on real
 traces), and positions by their hash (SHARDS: distances in a sample, over its rate, are those of the
-whole but for chance. A step demands its positions at once, and chance makes the last row longer than
-a buffer of top-k slots; the exact pass takes less time than reading a trace).
+whole but for chance. A step demands its positions at once, and chance makes the last row longer
+than a buffer of top-k slots; the exact pass takes less time than reading a trace).
 
 References: Cochran, Sampling Techniques, 3rd ed., chapters 2, 5, 6; Waldspurger et al., FAST 2015
 (SHARDS).
@@ -29,8 +29,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from hisparse_sim.policies import Policy
-from hisparse_sim.simulator.mrc.names import TEXTBOOK_LRU
 from hisparse_sim.simulator.mrc.counting import mrc, page_of, sizes_and_points
+from hisparse_sim.simulator.mrc.names import TEXTBOOK_LRU
 from hisparse_sim.simulator.mrc.one_pass import part_curves
 from hisparse_sim.simulator.replay.replaying import check_arguments, check_top_k
 from hisparse_sim.simulator.replay.sweeping import available_cores
@@ -64,8 +64,54 @@ def student(degrees: float) -> float:
     return sum(term / degrees**power for power, term in enumerate(terms))
 
 
-def sample_requests(
-    trace: OneTrace,
+def sampled_mrc(
+    trace: OneTrace | None = None,
+    policies: str | Policy | Iterable[str | Policy] | None = None,
+    buffers: int | Iterable[int] | None = None,
+    start: str = "staged",
+    *,
+    sample_requests: float | None = None,
+    sample_steps: float | None = None,
+    largest: int | None = None,
+    requests: str | Iterable[str] | None = None,
+    layers: int | Iterable[int] | None = None,
+    seed: int = 0,
+    jobs: int | None = None,
+) -> pd.DataFrame:
+    """Estimate miss-ratio curves from a share (0 to 1) of the requests or of the steps of a trace.
+
+    `sample_requests` draws requests, each with all its layers, and estimates any policy.
+    `sample_steps` draws windows of 16 steps, and estimates "textbook-lru". The other arguments are
+    those of `mrc`.
+
+    Returns the rows of `mrc` with `low` and `high`, between which the miss rate of the whole trace
+    lies with 95 % confidence.
+
+    Raises ValueError for a share that leaves too few for an interval.
+    """
+    if (sample_requests is None) == (sample_steps is None):
+        raise ValueError("give one of `sample_requests` and `sample_steps`")
+    if sample_requests is not None:
+        if requests is not None:
+            raise ValueError("`requests` has no meaning for a sample of requests")
+        return of_requests(
+            trace, sample_requests, policies, buffers, start,
+            largest=largest, layers=layers, seed=seed, jobs=jobs,
+        )  # fmt: skip
+    named = [policies] if isinstance(policies, str | Policy) else list(policies or [TEXTBOOK_LRU])
+    if named != [TEXTBOOK_LRU] or buffers is not None:
+        raise ValueError(
+            f"a sample of steps is of {TEXTBOOK_LRU}, at all sizes: leave `policies` and `buffers`"
+            " out, or give `sample_requests`"
+        )
+    return of_steps(
+        trace, sample_steps or 0.0, start,
+        largest=largest, requests=requests, layers=layers, seed=seed, jobs=jobs,
+    )  # fmt: skip
+
+
+def of_requests(
+    trace: OneTrace | None,
     share: float,
     policies: str | Policy | Iterable[str | Policy] | None = None,
     buffers: int | Iterable[int] | None = None,
@@ -109,8 +155,8 @@ def sample_requests(
     return _bounded(rows.assign(miss_rate=np.concatenate(rates)), np.concatenate(halves))
 
 
-def sample_steps(
-    trace: OneTrace,
+def of_steps(
+    trace: OneTrace | None,
     share: float,
     start: str = "staged",
     *,
@@ -124,7 +170,7 @@ def sample_steps(
     """Estimate the curve of the textbook's LRU from a share (0 to 1) of windows of so many `steps`
     of every (request, layer).
 
-    Returns rows as `sample_requests` does; `misses` are estimates of all steps' here.
+    Returns rows as `of_requests` does; `misses` are estimates of all steps' here.
 
     Raises ValueError for a share that leaves fewer than LEAST_WINDOWS windows of a (request,
     layer), beside the first.

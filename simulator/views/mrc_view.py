@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 
 from hisparse_sim.simulator.mrc import Budget, mrc
-from hisparse_sim.simulator.mrc.names import BELADY, COMPULSORY, TEXTBOOK_LRU
 from hisparse_sim.simulator.mrc.curves import ENGINE_LRU, REPLAY, MissCurves, engine_difference
+from hisparse_sim.simulator.mrc.names import BELADY, COMPULSORY, TEXTBOOK_LRU
 from hisparse_sim.simulator.replay.metrics import origins
 from hisparse_sim.simulator.replay.replaying import MAX_BUFFER_SIZE
 from hisparse_sim.simulator.views.tables import print_table
@@ -138,6 +138,6 @@ def show_budget(found: Budget, output: Path | None = None) -> None:
         output,
         before=f"Misses per step of {found.policy}, with the same slots in all: {found.trace}"
         f" ({found.provenance})",
-        after=f"\nmean of all: {before:,.1f} with {found.alike:,} slots each, {after:,.1f} with these"
-        f" ({-100 * found.saved:+.1f} %)",
+        after=f"\nmean of all: {before:,.1f} with {found.alike:,} slots each, {after:,.1f} with"
+        f" these ({-100 * found.saved:+.1f} %)",
     )
