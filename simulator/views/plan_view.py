@@ -257,7 +257,8 @@ def show_served(
         if apart
         else "prefill, swap-in: share of the time; the rest is decoding"
     )
-    after = [*_READING, shares, "", assumed(setting, notes), "", *said]
+    reading = _READING if "running" in columns else _READING[:-1]
+    after = [*reading, shares, "", assumed(setting, notes), "", *said]
     print_table(rows, columns, output, before, "\n".join(after), "tokens_per_s")
 
 
