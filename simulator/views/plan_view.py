@@ -58,6 +58,9 @@ def load_line(setting: Setting, aim: Aim, instances: bool = False) -> str:
         )
     ranks = f"{setting.ranks} ranks" if setting.ranks > 1 else "1 rank"
     lengths = f"prompts of {aim.prompt:,} tokens, {aim.output:,} out"
+    if aim.drawn is not None:
+        prompt, output = aim.drawn.mean
+        lengths = f"{aim.drawn.name}: prompts of {prompt:,.0f} tokens, {output:,.0f} out (means)"
     if aim.range_ratio < 1:
         lengths += f", down to {aim.range_ratio:g} of that"
     return (
@@ -113,8 +116,8 @@ def show_plan(
     `again`: the command that serves the best; `notes`: where the misses come from.
     """
     load = (
-        f"{aim.rate_per_s:g} requests/s"
-        if aim.rate_per_s is not None
+        f"{aim.label.replace('/s', ' requests/s')}"
+        if aim.open_loop
         else f"{aim.concurrency:,} concurrent requests over all ranks"
     )
     lines = [f"{load_line(setting, aim)}, {load}", ""]
@@ -165,7 +168,7 @@ def _extras(plan: Plan, aim: Aim, again: str) -> str:
             f"Smallest buffer served that meets the targets: {plan.smallest_buffer}",
             f"Goodput: {best['goodput_per_s']:.3g} requests/s meet the targets, each for itself",
         ]
-    if aim.rate_per_s is None:
+    if not aim.open_loop:
         crossing = (
             "not ahead up to this load"
             if plan.break_even is None
@@ -251,6 +254,12 @@ def show_served(
             ("cut", "outputs cut to what a GPU's pool can hold"),
         )
         if row[name]
+    ]
+    said += [
+        f"{row['mode']}, {row['load']}: {100 * row['prefix_hits']:.0f} % of the prompt tokens were"
+        " in the prefix cache"
+        for row in rows.to_dict("records")
+        if row["prefix_hits"]
     ]
     shares = (
         "prefill: share of the time that those instances work; swap-in: of the time of decode"
