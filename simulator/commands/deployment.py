@@ -246,6 +246,11 @@ def serve(
     type=Output(*FIGURE_SUFFIXES),
     help="Figure of our throughput curves beside published points.",
 )
+@click.option(
+    "--scatter",
+    type=Output(*FIGURE_SUFFIXES),
+    help="Figure of ours over published, all of them.",
+)
 @output_options
 def reproduce(
     traces: tuple[str, ...],
@@ -254,20 +259,23 @@ def reproduce(
     policy: str,
     engine: str | None,
     plot: Path | None,
+    scatter: Path | None,
     form: str | None,
     output: Path | None,
 ) -> None:
     """Reproduce published figures: published, ours, error, how, and what is unexplained.
 
+    Figures that shaped a choice in the model are kept apart from those out of sample.
+
     \b
     hisparse-sim reproduce
-    hisparse-sim reproduce -o reproduced.csv --plot rates.svg
+    hisparse-sim reproduce -o reproduced.csv --plot rates.svg --scatter errors.svg
     """
     from hisparse_sim.simulator.serving import asking
     from hisparse_sim.simulator.serving.published import published_rates
     from hisparse_sim.simulator.serving.reproduce import origin_of, throughput_curves
     from hisparse_sim.simulator.views import figures
-    from hisparse_sim.simulator.views.plan_view import show_reproduced
+    from hisparse_sim.simulator.views.reproduced_view import show_reproduced
 
     form = output_form(form, output)
     trace = one_trace(traces, provenance) if traces else None
@@ -277,6 +285,9 @@ def reproduce(
     else:
         write(rows, origin_of(trace), {"policy": policy, "engine": engine}, form, output)
     wrote(output, quiet)
+    if scatter:
+        figures.save(figures.ours_over_published(rows), scatter)
+        wrote(scatter, quiet)
     if plot:
         rates = throughput_curves(trace, policy)
         figures.save(figures.throughput_beside_published(rates, published_rates()), plot)

@@ -1,4 +1,4 @@
-"""Plans, serving runs and reproduced figures on a terminal."""
+"""Plans and serving runs on a terminal."""
 
 from __future__ import annotations
 
@@ -35,10 +35,6 @@ def _percent(value: Any) -> str:
 
 def _share(value: Any) -> str:
     return f"{100 * value:.0f} %"
-
-
-def _signed(value: Any) -> str:
-    return f"{100 * value:+.1f} %"
 
 
 def _wrapped(text: str) -> str:
@@ -276,22 +272,3 @@ _READING = (
     " medians, if no percentile is named",
     "running: requests that decode, over all instances, mean over time",
 )
-
-
-def show_reproduced(rows: pd.DataFrame, output: Path | None = None) -> None:
-    """Print published, ours and error; below, how each was obtained and what is unexplained."""
-    numbered = rows.assign(number=range(1, len(rows) + 1))
-    columns: Columns = {
-        "number": ("", str),
-        "what": ("figure", str),
-        "published": ("published", lambda value: f"{value:,.4g}"),
-        "ours": ("ours", lambda value: f"{value:,.4g}"),
-        "error": ("error", _signed),
-    }
-    notes = []
-    for row in numbered.to_dict("records"):
-        notes.append(f"{row['number']}.  {row['how']}")
-        if row["gap"]:
-            notes.append(f"     {row['gap']}")
-        notes.append(f"     published: {row['source']}")
-    print_table(numbered, columns, output, after="\n".join(notes))
