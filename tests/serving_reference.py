@@ -16,6 +16,10 @@ def pages(tokens: int) -> int:
     return -(-tokens // PAGE) * PAGE
 
 
+def lengths(load: Requests, i: int) -> tuple[int, int]:
+    return int(load.prompt_len[i]), int(load.output_len[i])
+
+
 @dataclass(eq=False)
 class Request:
     number: int
@@ -25,6 +29,7 @@ class Request:
     rank: Rank | None = None
     source: Rank | None = None
     generated: int = 0
+    cached: int = 0  # tokens of the prompt that need no prefill
     done: int = 0  # tokens prefilled
     ready_s: float = inf
     first_token_s: float = -1.0
@@ -119,7 +124,7 @@ class Rank:
                     self.full = True
                     return
                 request = self.queue.pop(0)
-                request.done, request.ready_s = 0, inf
+                request.done, request.ready_s = request.cached, inf
                 self.pending.append(request)
             upto = min(request.length, request.done + budget)
             self.work.append((request, upto))
@@ -225,6 +230,23 @@ class Reference:
         apart = [instance(prefill, "prefill") for _ in range(server.prefill_instances)]
         self.sources = [rank for one in apart for rank in one.ranks]
         self.instances += apart
+        if load.blocks and server.prefix_cache:
+            kept = [i for i in range(len(load)) if server.output(*lengths(load, i)) >= 1]
+            pool = (server.prefill_pool or server.pool) if apart else server.pool
+            caches: dict[int, list[int]] = {}
+            for request, i in zip(self.requests, kept, strict=True):
+                rank = request.number % len(self.sources or self.entries)
+                cache, blocks = caches.setdefault(rank, []), load.blocks.row(i)
+                hits = 0
+                while hits < len(blocks) and blocks[hits] in cache:
+                    hits += 1
+                request.cached = min(hits * load.blocks.tokens, request.prompt - 1)
+                for block in blocks[::-1]:  # the last used is the last of the list
+                    if block in cache:
+                        cache.remove(block)
+                    cache.append(block)
+                while len(cache) * load.blocks.tokens > pool.device_tokens:
+                    cache.pop(0)
 
     def run(self) -> Reference:
         while True:
@@ -286,7 +308,8 @@ class Reference:
     def prefilled(self, rank: Rank, work: list[tuple[Request, int]]) -> None:
         server = self.server
         for request, upto in work:
-            tokens, request.done = upto - request.done, upto
+            tokens = upto - (request.done if request.done > request.cached else 0)
+            request.done = upto
             whole = upto == request.length
             if rank.role == "prefill":
                 assert request.rank is not None

@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import click
+import make_workloads
 import numpy as np
 import pytest
 from click.testing import CliRunner
@@ -61,6 +62,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     shutil.copy(sample_path(), tmp_path / "sample.parquet")
     (tmp_path / "book.txt").write_text("A long time ago.")
     (tmp_path / "docs").mkdir()
+    make_workloads.mooncake(tmp_path / "conversation_trace.jsonl", 150)
     np.save(tmp_path / "rows.npy", np.sort(np.arange(24).reshape(3, 8) * 7, axis=1))
     monkeypatch.chdir(tmp_path)
     return tmp_path

@@ -263,10 +263,37 @@ deployment_options = combined(
 )
 load_options = combined(
     click.option(
+        "--workload",
+        type=click.Path(),
+        metavar="FILE",
+        help="Recorded requests (Mooncake, BurstGPT, Azure, Vidur, bench_serving, or prompt_len and"
+        " output_len), in place of --prompt and --output-len; at their times, unless --concurrency"
+        " or --rate is given.",
+    ),
+    click.option(
+        "--time-scale",
+        type=POSITIVE,
+        default=Scenario.time_scale,
+        show_default=True,
+        help="With --workload: its times are multiplied by this; 2 is half the rate.",
+    ),
+    click.option(
+        "--no-prefix-cache",
+        "prefix_cache",
+        is_flag=True,
+        flag_value=False,
+        default=Scenario.prefix_cache,
+        help="With --workload: prefill every prompt whole; else those with hash_ids reuse prefixes"
+        " where the engine has a radix cache (not with HiSparse).",
+    ),
+    click.option(
         "--rate", type=POSITIVE, help="Open loop: requests per second, in place of --concurrency."
     ),
     click.option(
-        "--requests", type=Number(1), help="[default: four times the concurrency, or 1000]"
+        "--requests",
+        type=Number(1),
+        help="How many; of a --workload so many drawn at random."
+        "  [default: four times the concurrency, or 1000; all at recorded times]",
     ),
     click.option(
         "--range-ratio",

@@ -23,6 +23,7 @@ mem_cache/allocator/hisparse.py, disaggregation/decode.py. In tokens:
 - A decode instance reserves the memory of a request before its prompt is prefilled elsewhere, and
   keeps it while the prompt waits, is prefilled and transferred: its prompt in the logical pool, 512
   tokens more, as for every running request, and the space of a whole hot buffer.
+- What a prefix cache holds of a prompt (see prefixes.py) is not prefilled, and takes its memory.
 - An output that could not fit even an empty rank is cut at arrival, see lengths.py.
 
 The rules are plain functions on arrays of records, which the compiled event loop calls. They are
@@ -96,6 +97,7 @@ REQUEST = np.dtype(
         ("end_s", "f8"),
         ("ready_s", "f8"),  # when a pending request may decode: staged or transferred
         ("generated", "i8"),
+        ("cached", "i8"),  # tokens of its prompt that need no prefill
         ("prefilled", "i8"),  # tokens that prefill has done, and will have at the end of this step
         ("planned", "i8"),
         ("birth", "i8"),  # its rank's clock when the request had no tokens yet
@@ -378,7 +380,7 @@ def plan_chunks(state: State, r: int, now: float) -> bool:
 def hold(state: State, r: int, number: int, now: float) -> None:
     """Reserve memory for a request, before its prefill."""
     rank, request = state.ranks[r], state.requests[number]
-    request.prefilled = request.planned = 0
+    request.prefilled = request.planned = request.cached
     request.ready_s = np.inf
     if request.admitted_s < 0:
         request.admitted_s = now

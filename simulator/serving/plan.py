@@ -156,7 +156,7 @@ def make_plan(
     best = {str(name): value for name, value in table.loc[[place]].to_dict("records")[0].items()}
     gain = _gain(best, base)
     worth_it = gain is None or gain >= 1 or not base["meets"]
-    crossing = None if aim.rate_per_s is not None else break_even(chosen, aim)
+    crossing = None if aim.open_loop else break_even(chosen, aim)
     table.loc[place, "break_even"] = crossing
     best |= {
         "break_even": crossing,

@@ -71,6 +71,7 @@ class Setting:
     ignore_eos: bool = True  # requests of a fixed length: another admission, see admission.py
     kernel: str = "sglang"  # swap-in kernel: the engine's, or "native" for ours
     profiles: str | Path | None = None  # the user's file, for links
+    prefix_cache: bool = False  # for prompts with known blocks, where the engine allows it
     host_gb_s: float | None = None  # what all GPUs of one host copy together; None: the link's
     no_steps: str = "no step times"  # why there are none
 
@@ -99,6 +100,11 @@ class Setting:
         prefill = self.prefill_instances if self.disaggregated else 0
         return self.deployment.layout.gpus * (self.instances + prefill)
 
+    @property
+    def reuses_prefixes(self) -> bool:
+        """Whether ranks that prefill have a prefix cache: HiSparse forbids it, see prefixes.py."""
+        return self.prefix_cache and (self.disaggregated or self.mode == "baseline")
+
     @cached_property
     def pool(self) -> Pool:
         """Pool of one rank; ValueError if the engine does not start with it."""
@@ -117,7 +123,8 @@ class Setting:
             device_buffer_size,
             self.deployment.model.context,
             self.conservativeness,
-            self.ignore_eos,
+            # With a prefix cache the engine admits by its estimate: schedule_policy.py, add_one_req
+            self.ignore_eos and (self.disaggregated or not self.reuses_prefixes),
             self.deployment.engine,
         )
 
@@ -188,6 +195,7 @@ class Setting:
             transfer_bytes_per_s=self.transfer_gb_s * 1e9,
             transfer_token_bytes=full_kv_bytes(model, self.deployment.kv_dtype, PAGE_TOKENS)
             // PAGE_TOKENS,
+            prefix_cache=self.reuses_prefixes,
         )
 
     def resident(self, prompt: int, output: int) -> tuple[int, str]:

@@ -59,6 +59,9 @@ class Scenario:
     step_times: str | None = None  # a table's path, "aiconfigurator" or "roofline"; None: shipped
     prompt: int = 32_768  # tokens
     output_len: int = 8192  # tokens
+    workload: str | Path | None = None  # recorded requests, with lengths of their own
+    time_scale: float = 1.0  # of their times: 2 is half the rate
+    prefix_cache: bool = True  # for prompts with known blocks, where the engine allows one
     trace: OneTrace | None = None  # to replay, or its facts; None: see demand.py
     miss_curve: str | Path | None = None  # rows of a sweep, instead of a replay
 
@@ -91,9 +94,9 @@ class Scenario:
         given = (self.prefill_instances, self.decode_instances)
         return self.disaggregated or given != (None, None)
 
-    def resolve(self, mode: str, policy: Policy) -> Resolved:
+    def resolve(self, mode: str, policy: Policy, context: int | None = None) -> Resolved:
         """Load what is named, and describe where misses come from (they are replayed when asked
-        for).
+        for, at `context` tokens; None: the prompt and half of the output).
 
         Raises ValueError (ProfileError among them) for unknown names and weights that do not fit,
         TraceError for a bad trace or miss curve, or one that does not count tokens.
@@ -138,7 +141,7 @@ class Scenario:
                 raise
             no_steps = str(error)  # memory is answered, rates are not
         start = "direct" if self.apart else "staged"
-        context = self.prompt + self.output_len // 2
+        context = context or self.prompt + self.output_len // 2
         notes: tuple[str, ...] = (f"rates are not known: {no_steps}",) if no_steps else ()
         given: MissesOf
         trace: Trace

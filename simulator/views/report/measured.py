@@ -33,9 +33,12 @@ def _reproduced(rows: pd.DataFrame) -> str:
     }
     how: Cells = {"what": ("figure", str), "how": ("ours", _text), "source": ("published", str)}
     within = int((rows["error"].abs() <= 0.2).sum())
+    chosen = ""
+    if "sample" in rows:
+        shaped = int((rows["sample"] == "shaped").sum())
+        chosen = f" {shaped} of them shaped a choice in the model, the others are out of sample."
     return (
-        f"<p>{within} of {len(rows)} published figures are reproduced within 20 %. No model was "
-        "fitted to them.</p>"
+        f"<p>{within} of {len(rows)} published figures are reproduced within 20 %.{chosen}</p>"
         + table(rows, cells)
         + details("How each figure was obtained and where it was published", table(rows, how))
     )
