@@ -24,7 +24,7 @@ from hisparse_sim.gpu_replay.engine.device_ring import (  # noqa: E402
     entry_bytes,
 )
 
-quick = settings(max_examples=20, deadline=None)
+quick = settings(max_examples=8, deadline=None)
 
 
 def made(load: Load, tables: Any, **more: Any) -> Counters:

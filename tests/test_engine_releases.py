@@ -66,7 +66,7 @@ def test_other_arguments_are_named(package: Path) -> None:
 
 def test_a_missing_attribute_or_kernel_is_named(package: Path) -> None:
     replace(package / COORDINATOR, "self.num_real_reqs =", "self.real =")
-    with pytest.raises(EngineError, match="has no HiSparseCoordinator.num_real_reqs"):
+    with pytest.raises(EngineError, match=r"has no HiSparseCoordinator\.num_real_reqs"):
         check_package(package, "0.5.17")
     shutil.copy(FAKE / COORDINATOR, package / COORDINATOR)
     (package / RELEASES["0.5.17"].kernel_file).unlink()

@@ -19,27 +19,26 @@ def counts_path(folder: Path, process: int) -> Path:
 
 
 class EventWriter:
-    """Appends events; every line is written at once."""
+    """Appends events; there are a few for every request."""
 
     def __init__(self, folder: Path, process: int) -> None:
-        self._file = events_path(folder, process).open("a", encoding="utf-8", buffering=1)
+        self._path = events_path(folder, process)
 
     def write(self, kind: str, **values: Any) -> None:
-        self._file.write(json.dumps({"kind": kind, **values}) + "\n")
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"kind": kind, **values}) + "\n")
 
 
 class EventReader:
     """Reads the events of one process as they come."""
 
     def __init__(self, path: Path) -> None:
-        self._file = path.open(encoding="utf-8")
-        self._rest = ""
+        self._path, self._at = path, 0
 
     def read(self) -> list[dict[str, Any]]:
         """Whole lines since the last call."""
-        self._rest += self._file.read()
-        *lines, self._rest = self._rest.split("\n")
-        return [json.loads(line) for line in lines if line]
-
-    def close(self) -> None:
-        self._file.close()
+        with self._path.open("rb") as file:
+            file.seek(self._at)
+            whole, newline, _ = file.read().rpartition(b"\n")
+        self._at += len(whole) + len(newline)
+        return [json.loads(line) for line in whole.splitlines()]

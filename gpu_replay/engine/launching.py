@@ -250,5 +250,3 @@ class Follower:
             pass
         for recording in self.recordings.values():
             recording.close(why)
-        for reader in self._readers.values():
-            reader.close()

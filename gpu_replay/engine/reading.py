@@ -107,11 +107,18 @@ def write_whole(path: Path, values: Any) -> None:
 
 
 class Reader(threading.Thread):
-    """Calls `look` again and again, and what waits for the device when that has come so far."""
+    """Again and again: `look`, then what waited until the device had come so far, then `tell`."""
 
-    def __init__(self, look: Callable[[], None], wait_s: float, failed: Callable[..., None]):
+    def __init__(
+        self,
+        look: Callable[[], None],
+        tell: Callable[[], None],
+        wait_s: float,
+        failed: Callable[..., None],
+    ) -> None:
+        """`failed(what, error)` is called for a fault, which ends the thread."""
         super().__init__(name="hisparse-sim", daemon=True)
-        self._look, self._wait_s, self._failed = look, wait_s, failed
+        self._look, self._tell, self._wait_s, self._failed = look, tell, wait_s, failed
         self._later: deque[tuple[Callable[[], bool], Callable[[], None]]] = deque()
         self._ended = threading.Event()
 
@@ -120,7 +127,7 @@ class Reader(threading.Thread):
         self._later.append((ready, then))
 
     def step(self) -> None:
-        """One look, and what has become ready by the time it began."""
+        """One round; what has become ready by its beginning is done after the look."""
         ready = 0
         for is_ready, _ in tuple(self._later):
             if not is_ready():
@@ -129,6 +136,7 @@ class Reader(threading.Thread):
         self._look()
         for _ in range(ready):
             self._later.popleft()[1]()
+        self._tell()
 
     def run(self) -> None:
         """Until `end`; a fault ends it and is reported."""

@@ -91,7 +91,7 @@ class Watch:
         self._events = events.EventWriter(self._folder, self.process)
         self._events.write(events.STARTED, **self._facts(version, coordinator))
         wait_s = COUNTING_WAIT_S if self.ring is None else RECORDING_WAIT_S
-        self._reader = Reader(self._look, wait_s, failed)
+        self._reader = Reader(self._look, self._tell, wait_s, failed)
 
     def _make_rings(self, top_k: int) -> None:
         options = self.options
@@ -195,10 +195,6 @@ class Watch:
     def _look(self) -> None:
         if self._ring_reader is not None:
             self._ring_reader.move()
-        now = time.time()
-        if now - self._since >= COUNTING_WAIT_S:
-            self._since = now
-            self._tell()
 
     def _ended(self, epoch: int, counted: Any) -> None:
         with self._stream():
@@ -210,6 +206,10 @@ class Watch:
         self._events.write(events.ENDED, epoch=epoch, at=at, steps=steps // self.layers)
 
     def _tell(self) -> None:
+        now = time.time()
+        if now - self._since < COUNTING_WAIT_S:
+            return
+        self._since = now
         found = self.counted()
         if found != self._written:
             self._written = found
