@@ -6,6 +6,7 @@ its operations happen every step; the others run on the CPU around the steps.
 """
 
 import os
+import secrets
 import time
 from collections.abc import Callable
 from functools import reduce
@@ -101,14 +102,14 @@ class Watch:
         if not recorded:
             raise EngineError("none of the layers to record has an indexer of its own")
         sizes = len(recorded), self.layers, top_k
-        entries = entries_within(options.device_ring_bytes, *sizes)
-        self.ring = DeviceRing(recorded, self.layers, self.rows, top_k, entries, self._device)
+        on_device = entries_within(options.device_ring_bytes, *sizes)
         entries = entries_within(options.host_ring_bytes, *sizes)
         folder = SHARED_MEMORY if SHARED_MEMORY.is_dir() else self._folder
-        self.host_ring = HostRing(
-            folder / f"hisparse-sim-{self.process}", entries, *sizes, make=True
-        )
+        # Not by the process alone: in a container every run has the same numbers.
+        path = folder / f"hisparse-sim-{self.process}-{secrets.token_hex(4)}"
+        self.host_ring = HostRing(path, entries, *sizes, make=True)
         pin(self.host_ring, self._device)
+        self.ring = DeviceRing(recorded, self.layers, self.rows, top_k, on_device, self._device)
         self._ring_reader = RingReader(self.ring, self.host_ring, self._stream)
 
     def _facts(self, version: str, coordinator: Any) -> dict[str, Any]:
