@@ -72,7 +72,7 @@ def check_server(command: Sequence[str]) -> Server:
     if not found["plugin"]:
         raise EngineError(
             f"{python} has SGLang but not hisparse-sim, so the server would not find the plugin: "
-            f"{python} -m pip install hisparse-sim"
+            f"install it there too ({python} -m pip install . in a clone)"
         )
     check_package(Path(found["package"]), found["sglang"])
     _refuse_crash(command, found["sglang"])

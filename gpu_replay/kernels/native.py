@@ -1,11 +1,6 @@
 """Our own swap-in kernel, compiled on first use, with the call of the engine's.
 
-Inside a running SGLang it is tried with one line, before the server starts::
-
-    import hisparse_sim.gpu_replay.kernels.native as native
-    sglang.srt.managers.hisparse_coordinator.load_cache_to_device_buffer_mla = (
-        native.load_cache_to_device_buffer_mla
-    )
+`hisparse-sim engine run --kernel native` puts it into a running SGLang (gpu_replay/engine).
 """
 
 import functools
