@@ -155,10 +155,6 @@ def test_a_killed_server_leaves_what_it_had_recorded(
     [
         (["--count", "--", "pythonx", "-m", "sglang.launch_server"], "pythonx does not run"),
         (["--", "python"], "say what to do: --count, --record DIR or --kernel native"),
-        (
-            [*"--count -- python -m x --enable-hisparse --enable-return-indexer-topk".split()],
-            "dies once the requests in flight reach past --max-total-tokens",
-        ),
     ],
 )
 def test_what_cannot_be_run_is_refused(
@@ -167,6 +163,16 @@ def test_what_cannot_be_run_is_refused(
     done = run(monkeypatch, *words)
     assert done.exit_code in (1, 2)
     assert why in done.output
+
+
+def test_what_is_known_to_go_wrong_is_said_before_the_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(FAKE))
+    command = "python -m sglang.launch_server --enable-hisparse --enable-return-indexer-topk"
+    assert "dies once the requests in flight reach past" in check_server(command.split()).doubt
+    assert check_server(command.split()[:-1]).doubt == ""
+    assert "nothing to count" in check_server(command.split()[:-2]).doubt
 
 
 def test_a_server_without_sglang_or_plugin_is_refused(

@@ -115,6 +115,8 @@ def run(
     if not (count or record or kernel):
         raise click.UsageError("say what to do: --count, --record DIR or --kernel native")
     server = check_server(command)
+    if server.doubt:
+        note(f"warning: {server.doubt}", False)
     with tempfile.TemporaryDirectory(prefix="hisparse-sim-") as scratch:
         options = Options(
             folder=str(record_folder(record) if record else Path(scratch).resolve()),

@@ -114,9 +114,8 @@ class Counters:
         misses = self._misses(request) * (live & (seq_len > self.buffer))
         ones = live.to(torch.int64)
         accesses = seq_len.clamp(max=self.top_k) * ones  # every position below top_k is selected
-        self.by_layer[:, STEPS] += ones.sum()
-        self.by_layer[:, ACCESSES] += accesses.sum()
-        self.by_layer[:, MISSES] += misses.sum(1)
+        alike = torch.stack([ones.sum(), accesses.sum()]).expand(self.layers, 2)
+        self.by_layer += torch.cat([alike, misses.sum(1, keepdim=True)], 1)
 
         bucket = torch.bucketize(misses, self._edges[: MISS_BUCKETS - 1], right=True)
         weights = (ones * self._weight).reshape(-1)

@@ -50,6 +50,7 @@ class Server:
     command: tuple[str, ...]
     release: str
     model: str  # as the command names it, "" if it does not
+    doubt: str = ""  # what is known to go wrong with it
 
 
 def check_server(command: Sequence[str]) -> Server:
@@ -75,18 +76,20 @@ def check_server(command: Sequence[str]) -> Server:
             f"install it there too ({python} -m pip install . in a clone)"
         )
     check_package(Path(found["package"]), found["sglang"])
-    _refuse_crash(command, found["sglang"])
-    return Server(tuple(command), found["sglang"], _option(command, "--model-path", "--model"))
+    model = _option(command, "--model-path", "--model")
+    return Server(tuple(command), found["sglang"], model, _doubt(command, found["sglang"]))
 
 
-def _refuse_crash(command: Sequence[str], release: str) -> None:
-    both = {"--enable-hisparse", "--enable-return-indexer-topk"} <= set(command)
-    if both and release.startswith("0.5.17"):
-        raise EngineError(
+def _doubt(command: Sequence[str], release: str) -> str:
+    if "--enable-hisparse" not in command:
+        return "the command has no --enable-hisparse: without it there is nothing to count"
+    if "--enable-return-indexer-topk" in command and release.startswith("0.5.17"):
+        return (
             "SGLang 0.5.17 with --enable-hisparse and --enable-return-indexer-topk dies once the "
             "requests in flight reach past --max-total-tokens: leave --enable-return-indexer-topk "
             "out, `engine run --record` does not need it"
         )
+    return ""
 
 
 def _option(command: Sequence[str], *names: str) -> str:
