@@ -25,6 +25,8 @@ PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md")), ROOT / "notebooks" / "R
 # Commands that a test cannot run, by how they begin.
 NOT_RUN = {
     "gpu": "needs a GPU",
+    "engine run": "needs a server; tests/test_engine_run.py runs a stand-in",
+    "engine check": "needs a recording; tests/test_engine_run.py makes one",
     "trace capture": "needs a server or a model",
     "trace convert answers.jsonl": "needs the answers of a server",
     "trace synth": "takes long; tests/test_synth.py makes smaller ones",
