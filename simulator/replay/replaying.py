@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from operator import index
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -246,17 +247,17 @@ def _renumbered(demand: Demand, buffer_size: int) -> tuple[Demand, int]:
 
 def _rows(demand: Demand) -> Rows:
     """Hand arrays to compiled code in one layout, so that each policy is compiled once."""
-
-    def fixed(array: npt.NDArray[np.generic], kind: type[np.generic]) -> npt.NDArray[np.generic]:
-        view = np.ascontiguousarray(array).view(kind)
-        view.flags.writeable = False
-        return view
-
     return Rows(
-        fixed(demand.offsets, np.int64),  # type: ignore[arg-type]
-        fixed(demand.positions, np.uint32),  # type: ignore[arg-type]
-        fixed(demand.seq_len, np.int32),  # type: ignore[arg-type]
+        _fixed(demand.offsets, np.int64),
+        _fixed(demand.positions, np.uint32),
+        _fixed(demand.seq_len, np.int32),
     )
+
+
+def _fixed(array: npt.NDArray[Any], kind: type[np.generic]) -> npt.NDArray[Any]:
+    view = np.ascontiguousarray(array).view(kind)
+    view.flags.writeable = False
+    return view
 
 
 def _stream(seed: int, demand: Demand, buffer_size: int) -> int:
