@@ -36,6 +36,7 @@ class _Number:
 _COUNT = _Number(most=2**53, whole=True)
 _AMOUNT = _Number()
 _SHARE = _Number(most=1)
+_PART = _Number(most=1 + 1e-9)  # of a sum of 1, as floating point gives it
 _ANY = _Number(least=-1e300)
 _NUMBERS: Mapping[str, _Number] = {
     **dict.fromkeys(
@@ -50,9 +51,10 @@ _NUMBERS: Mapping[str, _Number] = {
         "baseline_tokens_per_s bytes_per_request bytes_per_step copy_us device_pool_gib host_gb"
         " host_gib misses_per_step native_us p10 p50 p90 p95 sglang_us sum_gb_s swap_in_us timer_us"
         " cost_per_million goodput_per_s tokens_per_s tokens_per_s_per_gpu tpot_ms tpot_p50_ms"
-        " ttft_s".split(),
+        " tpot_p95_ms tpot_p99_ms ttft_s ttft_p50_s ttft_p95_s ttft_p99_s".split(),
         _AMOUNT,
     ),
+    **dict.fromkeys(("prefill", "decode_attention", "decode_rest", "swap_in", "idle"), _PART),
     "miss_rate": _SHARE,
     "excess_over_min": _Number(least=-1, most=float("inf")),
     **dict.fromkeys(("published", "ours", "error"), _ANY),

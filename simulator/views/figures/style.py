@@ -1,7 +1,7 @@
 """The one style of all figures, and how they are made and saved.
 
-The colours are those of Okabe and Ito, which colour-blind readers can distinguish; every line also
-has its own dash pattern or marker, so that figures can be printed in grey."""
+Colours and marks of policies are those of `palette.py`; every line also has its own dash pattern or
+marker, so that figures can be printed in grey."""
 
 import textwrap
 from collections.abc import Iterable, Sequence
@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pandas as pd
 
-from hisparse_sim.policies import POLICIES
 from hisparse_sim.simulator.replay.metrics import blocks_of, origins
-from hisparse_sim.simulator.views import FIGURE_SUFFIXES
+from hisparse_sim.simulator.views import FIGURE_SUFFIXES, palette
 from hisparse_sim.traces import atomic_path
 
 if TYPE_CHECKING:
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _LETTERS = 100  # of a line in the corner
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
+COLOURS = tuple(one.light for one in palette.TABLE)
 DASHES: tuple[Any, ...] = (
     "-",
     (0, (5, 2)),
@@ -30,8 +29,8 @@ DASHES: tuple[Any, ...] = (
     (0, (6, 2, 1.5, 2)),
     (0, (3, 1, 1, 1, 1, 1)),
 )
-MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-HATCHES = ("", "////", "....", "\\\\\\\\", "xx", "--", "")
+MARKERS = tuple(one.marker for one in palette.TABLE)
+HATCHES = tuple(one.hatch for one in palette.TABLE)
 SYNTHETIC = "synthetic"
 _LONGEST_NAME = 36  # letters in a legend
 STYLE: Any = {
@@ -69,12 +68,7 @@ class Look(NamedTuple):
 def looks(names: Iterable[str]) -> dict[str, Look]:
     """Return a look for every name. A known policy looks the same in all figures."""
     every = [Look(*parts) for parts in zip(COLOURS, cycle(DASHES), MARKERS, HATCHES)]
-    fixed = dict(zip(POLICIES, cycle(every)))
-    names = list(dict.fromkeys(names))
-    free = cycle(
-        [look for look in every if look not in {fixed.get(name) for name in names}] or every
-    )
-    return {name: fixed[name] if name in fixed else next(free) for name in names}
+    return {name: every[place] for name, place in palette.places(names).items()}
 
 
 def draw_lines(axes: "Axes", table: pd.DataFrame, by: str, x: str, y: str) -> None:

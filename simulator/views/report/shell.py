@@ -1,0 +1,61 @@
+"""The file around the sections of a report: style, script, library and data."""
+
+import json
+from functools import cache
+from html import escape
+from importlib.metadata import version
+from importlib.resources import files
+from string import Template
+from typing import TYPE_CHECKING, Any
+
+from hisparse_sim.simulator.views import palette
+from hisparse_sim.simulator.views.report.pieces import contents
+from hisparse_sim.traces import TraceError
+from hisparse_sim.traces.errors import install
+
+if TYPE_CHECKING:
+    from hisparse_sim.simulator.views.report.page import Page
+
+_BUNDLE_HELP = f"the report needs Vega-Lite from the package vl-convert-python: {install('report')}"
+
+
+def whole(page: "Page", title: str | None = None, panel: str = "", live: Any = None) -> str:
+    """Return the page as one file.
+
+    `panel`: controls above the answer. `live`: what the script needs for them; the page may then
+    ask its own server. Raises TraceError if vl-convert-python is missing."""
+    return Template(_shipped("page.html")).substitute(
+        version=escape(version("hisparse-sim")),
+        title=escape(title or page.title),
+        connect="'self'" if live is not None else "'none'",
+        style=palette.css() + "\n" + _shipped("page.css"),
+        contents=contents(page.sections),
+        legend=page.legend,
+        panel=panel,
+        sections="\n".join(
+            f'<section id="{name}"><h2>{heading}</h2>\n{body}\n</section>'
+            for name, heading, body in page.sections
+        ),
+        data=_script_json(page.embedded | ({"live": live} if live is not None else {})),
+        library=_library(),
+        script=_shipped("page.js"),
+    )
+
+
+def _shipped(name: str) -> str:
+    return (files(__package__ or __name__) / name).read_text(encoding="utf-8")
+
+
+@cache
+def _library() -> str:
+    """Return Vega, Vega-Lite and Vega-Embed as one script for use inside a page."""
+    try:
+        import vl_convert
+    except ImportError:
+        raise TraceError(_BUNDLE_HELP) from None
+    bundle: str = vl_convert.javascript_bundle()
+    return bundle.replace("</script", "<\\/script")
+
+
+def _script_json(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
