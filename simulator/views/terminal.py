@@ -12,6 +12,7 @@ from hisparse_sim.simulator.replay.totals import totals
 from hisparse_sim.simulator.views.sparks import drawable, sparkline
 from hisparse_sim.simulator.views.tables import print_table
 from hisparse_sim.traces import Metadata, TraceInfo
+from hisparse_sim.traces.file.layer_types import followers
 from hisparse_sim.traces.file.units import TOKEN, plural
 from hisparse_sim.traces.terminal import escaped, printable
 
@@ -154,6 +155,14 @@ def show_trace_info(info: TraceInfo, output: Path | None = None) -> None:
         f"{info.size_bytes / max(1, info.total.positions):.2f} bytes per position",
         "sha256": info.sha256,
     }
+    if metadata.draft_tokens > 1:
+        facts["drafts"] = f"up to {metadata.draft_tokens} queries a step"
+        if info.accepted_per_step is not None:
+            facts["drafts"] += f", of whose tokens {info.accepted_per_step:.2f} are accepted"
+    if sharing := followers(metadata.layer_types):
+        facts["indexers"] = (
+            f"in {len(sharing)} layers; {sum(sharing.values())} layers repeat the one before them"
+        )
     if caveat := fit_caveat(metadata):
         facts["fit"] = caveat
     layers = pd.DataFrame([vars(layer) for layer in (*info.per_layer, info.total)])
