@@ -62,6 +62,8 @@ def show_sweep(rows: pd.DataFrame, output: Path | None = None) -> None:
         del columns["p50"], columns["p95"], columns["max"]
     if rows["excess_over_min"].notna().any():
         columns["excess_over_min"] = ("over MIN", _more)
+    if "misses_per_token" in rows:
+        columns["misses_per_token"] = ("per token", lambda value: f"{value:,.1f}")
     priced = "bytes_per_step" in rows
     if priced:
         columns |= {"bytes_per_step": ("MB/step", _mb), "bytes_per_request": ("GB/req", _gb)}
@@ -125,6 +127,8 @@ def _title(rows: pd.DataFrame) -> str:
     where = f"{len(traces)} traces" if len(traces) > 1 else traces[0]
     title = f"Misses per decode step and layer: {where}, {rows.iloc[0]['start']} start"
     blocks = blocks_of(rows)
+    if "rules" in rows:
+        title += f"\nRules of {', '.join(rows['rules'].dropna().drop_duplicates())}"
     return title + f"\nPositions and slots are {blocks}" * bool(blocks)
 
 

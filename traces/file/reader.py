@@ -26,7 +26,7 @@ from hisparse_sim.traces.file.columns import (
 )
 from hisparse_sim.traces.file.layout import parquet_container
 from hisparse_sim.traces.file.metadata import PROVENANCES, Metadata
-from hisparse_sim.traces.file.opening import completed, place, read_metadata
+from hisparse_sim.traces.file.opening import completed, place, read_metadata, refuse_queries
 from hisparse_sim.traces.file.parts import Columns, Part, Stored, decoding
 from hisparse_sim.traces.file.rules import RowError, Tally, check_rows, strip_padding
 from hisparse_sim.traces.files import opened
@@ -118,10 +118,8 @@ class Trace:
     @property
     def optional(self) -> tuple[str, ...]:
         """The optional columns that it has: `read` for a copy asks for them."""
-        several = self.metadata.draft_tokens > 1
-        return tuple(
-            name for name in OPTIONAL if name in self.columns and (several or name != QUERY)
-        )
+        found = [name for name in OPTIONAL if name in self.columns]
+        return tuple(name for name in found if name != QUERY or self.metadata.draft_tokens > 1)
 
     @property
     def rows(self) -> int:
@@ -214,12 +212,7 @@ class Trace:
                 raise ValueError(f"unknown column {name!r}; choose of {', '.join(OPTIONAL)}")
             if name not in self.optional:
                 raise TraceError(f"{self.path} has no column {name}")
-        if self.metadata.draft_tokens > 1 and QUERY not in columns:
-            raise TraceError(
-                f"{self.path} has up to {self.metadata.draft_tokens} queries a step (speculative"
-                f" decoding), and this works on one a step: `hisparse-sim sweep` replays such a"
-                f" trace by the engine's rules for drafts"
-            )
+        refuse_queries(self.path, self.metadata, columns)
         found, step = self._decoded(part, ("request", "layer", "seq_len", "positions", *columns))
         try:
             with decoding(self.path, place(part)):
@@ -266,11 +259,9 @@ class Trace:
         seq_len = integers(found["seq_len"], "seq_len", np.int32)
         listed = ragged(found["positions"], "positions")
         query = integers(found[QUERY], QUERY, np.int32) if QUERY in found else None
-        tally = check_rows(step, seq_len, listed, self.metadata.top_k, query)
-        if query is not None and query.max() >= self.metadata.draft_tokens:
-            limit = self.metadata.draft_tokens
-            raise RowError(int(query.argmax()), f"row is {query.max()}, and draft_tokens {limit}")
-        prompt_len = self.metadata.prompt_len.get(part.request, int(seq_len[0]) - 1)
+        about = self.metadata
+        tally = check_rows(step, seq_len, listed, about.top_k, query, about.draft_tokens)
+        prompt_len = about.prompt_len.get(part.request, int(seq_len[0]) - 1)
         if prompt_len >= seq_len[0]:
             raise RowError(
                 0, f"seq_len is {seq_len[0]}, not above the prompt_len {prompt_len} of the metadata"

@@ -28,23 +28,29 @@ class Tally(NamedTuple):
 
 
 def check_rows(
-    step: Ints, seq_len: Ints, lists: Ragged, top_k: int, query: Ints | None = None
+    step: Ints,
+    seq_len: Ints,
+    lists: Ragged,
+    top_k: int,
+    query: Ints | None = None,
+    draft_tokens: int = 1,
 ) -> Tally:
     """Raise RowError for a row that breaks a rule; -1 in a row is skipped.
 
     Step numbers have no gaps, seq_len >= 1 never shrinks, positions are distinct, in
     [0, seq_len), and at most `top_k` a row. With `query`, those of a step count from 0, each
-    has one token more than the one before, and the step after it has 1 to all of them more.
+    has one token more than the one before, and the step after it has 1 to all of them more. There
+    are at most `draft_tokens` a step.
     """
     if query is not None:
-        _check_queries(step, seq_len, query)
+        _check_queries(step, seq_len, query, draft_tokens)
         _check_range(seq_len, lists)  # below, a row may list what the longest before it had
         step = np.arange(len(step), dtype=np.int32)
         seq_len = np.maximum.accumulate(seq_len)
     return _check_rows(step, seq_len, lists, top_k)
 
 
-def _check_queries(step: Ints, seq_len: Ints, query: Ints) -> None:
+def _check_queries(step: Ints, seq_len: Ints, query: Ints, draft_tokens: int) -> None:
     same = np.diff(step) == 0
     expected = np.where(same, query[:-1] + 1, 0)
     first = np.concatenate([[0], expected])
@@ -52,6 +58,9 @@ def _check_queries(step: Ints, seq_len: Ints, query: Ints) -> None:
     if wrong.any():
         row = int(wrong.argmax())
         raise RowError(row, f"row is {query[row]}, expected {first[row]}: queries count from 0")
+    if query.max(initial=0) >= draft_tokens:
+        row = int(query.argmax())
+        raise RowError(row, f"row is {query[row]}, and draft_tokens {draft_tokens}")
     gap = np.diff(step).astype(np.int64)
     wrong = (gap != 0) & (gap != 1)
     if wrong.any():

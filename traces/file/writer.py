@@ -193,9 +193,7 @@ def _stripped(demand: Demand, about: Metadata, place: str) -> Demand:
     if scores is not None and len(scores) != len(listed.values):
         raise TraceError(f"{place}: there are not as many scores as positions")
     try:
-        tally = check_rows(step, seq_len, listed, about.top_k, query)
-        if query is not None and query.max() >= about.draft_tokens:
-            raise RowError(int(query.argmax()), f"row is not below {about.draft_tokens}")
+        tally = check_rows(step, seq_len, listed, about.top_k, query, about.draft_tokens)
     except RowError as error:
         raise TraceError(f"{place}, step {step[error.row]}: {error.what}") from None
     if demand.prompt_len >= seq_len[0]:
