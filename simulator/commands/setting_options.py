@@ -10,7 +10,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from hisparse_sim.simulator.serving.engines import ENGINES, NEWEST, load_engine
+from hisparse_sim.simulator.serving.engines import ENGINES, KNOWN, NEWEST, VLLM, load_engine
 from hisparse_sim.simulator.serving.scenario import Scenario
 from hisparse_sim.traces.commands.options import combined, provenance_option, quiet_option
 from hisparse_sim.traces.commands.values import Name, Number, Real
@@ -94,7 +94,7 @@ def engine_option(default: str | None = NEWEST.name) -> Callable[[Any], Any]:
             default=default,
             show_default="that of each figure" if default is None else True,
             callback=chosen,
-            help=f"{next(iter(ENGINES))} to {NEWEST.name}: memory and admission rules.",
+            help=f"{KNOWN}: memory and admission rules; or, for replays, {VLLM.name}.",
         ),
         click.option(
             "--keys-budgeted",

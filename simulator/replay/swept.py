@@ -32,15 +32,17 @@ class Piece:
     first_step: int = 0
     last_seq_len: int = 0
     accesses: int = 0
+    rows: int = 0  # all of the part, or as many as steps of it were replayed
+    counts: dict[Run, dict[str, int]] = field(default_factory=dict)  # of a mode of replay
     misses: dict[Run, Misses] = field(default_factory=dict)
 
     @property
     def covered(self) -> Covered:
-        rows = max(len(misses) for misses in self.misses.values())
-        return Covered(self.part, self.first_step, rows)
+        return Covered(self.part, self.first_step, self.rows)
 
     def add(self, run: Run, done: Finished) -> None:
-        self.first_step, self.last_seq_len, self.accesses, self.misses[run] = done
+        self.first_step, self.last_seq_len, self.accesses = done[:3]
+        self.misses[run], self.rows, self.counts[run] = done.misses, done.rows, done.counts
 
 
 @dataclass(frozen=True, eq=False)

@@ -242,7 +242,7 @@ def deployment_of(
         mem_fraction_static,
         None if device_pool_gib is None else round(device_pool_gib * GIB),
         None if host_gib is None else round(host_gib * GIB),
-        engine=load_engine(engine),
+        engine=load_engine(engine, memory=True),
         max_total_tokens=max_total_tokens,
     )
     deployment.check_weights()
