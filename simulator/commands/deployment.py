@@ -33,12 +33,16 @@ from hisparse_sim.traces.commands.values import (
     Number,
     Output,
     RenamedChoice,
+    RenamedChoices,
     refuse_without,
     several,
 )
 from hisparse_sim.traces.terminal import wrote
 
 FORMER_MODES = {"oracle": "zero-cost"}
+_MODES = RenamedChoices(
+    RenamedChoice(["baseline", "hisparse", "prefetch", "overlap", "zero-cost"], FORMER_MODES)
+)
 
 
 @click.command()
@@ -170,8 +174,10 @@ def _chosen(best: Mapping[str, Any], mode: str) -> dict[str, Any]:
     "--mode",
     "modes",
     multiple=True,
-    type=RenamedChoice(["baseline", "hisparse", "prefetch", "overlap", "zero-cost"], FORMER_MODES),
-    help="Repeat for several.  [default: baseline, hisparse, zero-cost]",
+    type=_MODES,
+    metavar=_MODES.metavar,
+    callback=_MODES.chosen,
+    help="Repeat, or separate by commas.  [default: baseline, hisparse, zero-cost]",
 )
 @click.option(
     "--buffer", type=Number(1), default=4096, show_default=True, help="device_buffer_size."

@@ -31,7 +31,7 @@ from hisparse_sim.simulator.serving.serving_rows import serve_all
 from hisparse_sim.simulator.serving.workload_files import Recorded, read_workload
 from hisparse_sim.simulator.serving.workload_notes import notes_on
 from hisparse_sim.traces import OneTrace, as_trace
-from hisparse_sim.traces.notebook import shown
+from hisparse_sim.traces.notebook import Shown
 
 DEFAULT_MODES = ("baseline", "hisparse", "zero-cost")
 DEFAULT_CONCURRENCY = 256  # over all ranks
@@ -39,8 +39,8 @@ OTHER_POLICIES = ("fifo", "lru", "arc", "belady")  # whose misses the best pair 
 LINKED = "gh200"  # the machine whose host link it is tried with
 
 
-@dataclass(frozen=True, kw_only=True)
-class Planned(Plan):
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Planned(Shown, Plan):
     """A plan and its purpose."""
 
     setting: Setting
@@ -52,16 +52,15 @@ class Planned(Plan):
         """Everything, with its basis."""
         return super().document(every) | {"assumptions": list(self.setting.assumptions())}
 
-    def _repr_html_(self) -> str:
+    def _shown(self) -> tuple[str, Iterable[str], pd.DataFrame]:
         title = "No plan"
         if self.best is not None:
             title = (
                 f"Plan: device_buffer_size {self.best['buffer']},"
                 f" host_to_device_ratio {self.best['ratio']}"
             )
-        return shown(
-            title, [*self.reasons, *self.notes, self.flags], self.rows().drop(columns="flags")
-        )
+        rows = self.rows().drop(columns="flags")
+        return title, [*self.reasons, *self.notes, self.flags], rows
 
     def table(self, every: bool = False) -> pd.DataFrame:
         """The rows with `trace` and `provenance`, as the command writes them and figures need
@@ -69,8 +68,8 @@ class Planned(Plan):
         return _of(self.origin, self.rows(every))
 
 
-@dataclass(frozen=True)
-class Serving:
+@dataclass(frozen=True, repr=False)
+class Serving(Shown):
     """Serving runs, a row per mode and load, and their setting."""
 
     rows: pd.DataFrame
@@ -79,8 +78,8 @@ class Serving:
     origin: Origin  # of the misses
     notes: tuple[str, ...]
 
-    def _repr_html_(self) -> str:
-        return shown("Serving", self.notes, self.rows)
+    def _shown(self) -> tuple[str, Iterable[str], pd.DataFrame]:
+        return "Serving", self.notes, self.rows
 
 
 @takes_scenario

@@ -167,6 +167,7 @@ def make_plan(
     return replace(
         plan,
         best=best,
+        pareto=_pareto(table),
         reasons=tuple(_reasons(found, place, base)),
         break_even=crossing,
         sensitivity=miss_sensitivity(chosen, aim),
