@@ -32,6 +32,7 @@ class Engine:
     reads_block_size: bool = False
     admits_with_page: bool = False
     promises_whole_outputs: bool = False
+    speculates: bool = False
 
     def baseline_key_layers(self, layers: int, full_layers: int, disaggregated: bool) -> int:
         """Layers that keep indexer keys without HiSparse; with it all of them do."""
@@ -118,6 +119,13 @@ CHANGES = (
         "future tokens of running requests of a fixed length count in full; before, scaled by the"
         " scheduler's estimate",
         "managers/schedule_policy.py, _get_running_request_total_token_offset",
+    ),
+    Change(
+        "speculates",
+        "0.5.22",
+        True,
+        "HiSparse runs with speculative decoding, linear drafts of 2 to 4 rows",
+        "arg_groups/hisparse_hook.py, validate_hisparse; managers/hisparse_coordinator.py",
     ),
 )
 
