@@ -67,12 +67,13 @@ class Rank:
         buffer = self.pool.device_buffer_size
         if not buffer:
             return self.logical(growth)
-        whole = buffer + PAGE
+        scratch = self.pool.scratch_tokens
+        whole = buffer + PAGE + scratch
         held = [pages(r.length + growth) for r in self.running]
-        used = sum(tokens if tokens < buffer else whole for tokens in held)
+        used = sum(tokens if tokens < buffer and not scratch else whole for tokens in held)
         if self.role == "decode":
             return used
-        return used + sum(pages(r.length) for r in self.pending)
+        return used + sum(pages(r.length) + scratch for r in self.pending)
 
     def fits(self, growth: int) -> bool:
         if self.logical(growth) > self.pool.logical_tokens:
@@ -88,7 +89,11 @@ class Rank:
             return True
         free = self.pool.logical_tokens - self.logical()
         if self.pool.hierarchical:
-            free = min(free, self.pool.device_tokens - self.device())
+            device = self.pool.device_tokens - self.device()
+            if self.pool.scratch_tokens:
+                buffer = max(self.pool.device_buffer_size + PAGE, pages(request.length))
+                device -= self.pool.scratch_tokens + buffer - pages(request.length)
+            free = min(free, device)
         if self.role == "prefill":
             return pages(request.length) + PAGE <= free
         joined = [r for r, _ in self.work]
@@ -142,7 +147,7 @@ class Rank:
             return False
         if not active:
             return True
-        whole = self.pool.device_buffer_size + PAGE
+        whole = self.pool.device_buffer_size + PAGE + self.pool.scratch_tokens
         buffers = whole * (len(self.pending) + 1)
         if self.pool.hierarchical and self.device() + buffers > self.pool.device_tokens:
             return False

@@ -131,6 +131,18 @@ def test_what_is_far_off_has_causes_and_what_was_measured_a_range(
     assert "GB/s as measured" in row.how
 
 
+def test_the_page_has_these_figures(rows: dict[str, Reproduced]) -> None:
+    page = (Path(__file__).parents[1] / "docs" / "how-far-it-holds.md").read_text(encoding="utf-8")
+    two = summary(table(list(rows.values()))).set_index("sample")
+    for sample, name in ((SHAPED, "shaped a choice"), (OUT, "out of sample")):
+        group = two.loc[sample]
+        said = f"| {name} | {group['figures']} | {100 * group['median']:.0f} % | "
+        assert f"{said}{100 * group['worst']:.0f} %" in page
+    for what, row in rows.items():
+        text = f"{row.ours:,.1f}" if row.ours < 100 else f"{row.ours:,.0f}"
+        assert text in page or not what.startswith(("GLM-5.2", "DeepSeek-V3.2,")), what
+
+
 def test_lower_bounds_count_as_met() -> None:
     row = Reproduced("x", 3.0, 3.3, True, "", "", "")
     assert row.error == 0

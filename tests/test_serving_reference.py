@@ -18,12 +18,13 @@ from hisparse_sim.simulator.serving.workload import Blocks, Requests
 @st.composite
 def servers(draw: st.DrawFn) -> Server:
     buffer = draw(st.sampled_from([0, 2048, 4096]))
-    device = max(64 * draw(st.integers(20, 250)), buffer + 64)
+    device = max(64 * draw(st.integers(20, 250)), buffer + 64 + (1024 if buffer else 0))
     factor = draw(st.integers(1, 6)) if buffer else 1
     pool = Pool(
         device,
         device * factor,
         buffer,
+        scratch_tokens=draw(st.sampled_from([0, 0, 1024])) if buffer else 0,
         ignore_eos=draw(st.booleans()),
         engine=load_engine(
             draw(st.sampled_from(["sglang-0.5.20", "sglang-0.5.21", "sglang-0.5.23"]))

@@ -233,6 +233,22 @@ deployment_options = combined(
         show_default=True,
         help="Tokens per step, over all ranks.",
     ),
+    click.option(
+        "--draft-tokens",
+        type=Number(2),
+        help="Speculative decoding (MTP): tokens that a step verifies for each request.",
+    ),
+    click.option(
+        "--acceptance-length",
+        type=Real(1),
+        help="With --draft-tokens: tokens that a step yields on average.",
+    ),
+    click.option(
+        "--union-misses",
+        type=Real(1),
+        help="With --draft-tokens: misses of a step over those of one token.  [default: as many as"
+        " the drafts]",
+    ),
     kernel_option,
     click.option("--profiles", type=click.Path(), help="TOML file with your own profiles."),
     click.option(

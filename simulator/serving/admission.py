@@ -66,6 +66,7 @@ class Pool:
     conservativeness: float = 1.0  # --schedule-conservativeness
     ignore_eos: bool = True  # requests fix their length
     engine: Engine = NEWEST
+    scratch_tokens: int = 0  # beside every hot buffer, of speculative decoding
 
     @property
     def hierarchical(self) -> bool:
@@ -114,6 +115,7 @@ RANK = np.dtype(
         ("device_tokens", "i8"),
         ("logical_tokens", "i8"),
         ("device_buffer_size", "i8"),
+        ("scratch_tokens", "i8"),
         ("ignore_eos", "?"),
         ("scaled", "?"),
         ("admits_with_page", "?"),
@@ -165,6 +167,7 @@ def make_ranks(count: int, pool: Pool, role: int, max_running: int, chunk_tokens
         "device_tokens": pool.device_tokens,
         "logical_tokens": pool.logical_tokens,
         "device_buffer_size": pool.device_buffer_size,
+        "scratch_tokens": pool.scratch_tokens,
         "ignore_eos": pool.ignore_eos,
         "scaled": pool.scaled,
         "admits_with_page": pool.engine.admits_with_page,
@@ -240,12 +243,12 @@ def device_used(state: State, r: int, after: int) -> int:
         return logical_used(state, r, after)
     for i in range(rank.running):
         length = rank.clock + after - state.requests[state.running[r, i]].birth
-        used += device_tokens(length, buffer)
+        used += device_tokens(length, buffer, rank.scratch_tokens)
     if rank.role == DECODE:  # a buffer is made when its request joins
         return used
     for i in range(rank.pending):
         request = state.requests[state.pending[r, i]]
-        used += pages(request.prompt + request.generated)
+        used += pages(request.prompt + request.generated) + rank.scratch_tokens
     return used
 
 
@@ -293,7 +296,11 @@ def refusal(state: State, r: int, number: int) -> int:
     free_logical = rank.logical_tokens - logical_used(state, r, 0)
     free, scarce = free_logical, DEVICE_POOL
     if rank.device_buffer_size > 0:
-        free = min(free_logical, rank.device_tokens - device_used(state, r, 0))
+        free_device = rank.device_tokens - device_used(state, r, 0)
+        if rank.scratch_tokens > 0:  # and the rest of a whole buffer
+            missing = max(rank.device_buffer_size + PAGE_TOKENS - pages(tokens), 0)
+            free_device -= rank.scratch_tokens + missing
+        free = min(free_logical, free_device)
         scarce = LOGICAL_POOL if free == free_logical else DEVICE_POOL
     if rank.role == PREFILL:
         return ADMITTED if pages(tokens) + PAGE_TOKENS <= free else scarce
@@ -418,7 +425,7 @@ def reservation_refusal(state: State, r: int, number: int) -> int:
     if rank.running + rank.pending == 0:
         return ADMITTED
     buffer = rank.device_buffer_size
-    buffers = (rank.pending + 1) * (buffer + PAGE_TOKENS)
+    buffers = (rank.pending + 1) * (buffer + PAGE_TOKENS + rank.scratch_tokens)
     if buffer > 0 and buffers > rank.device_tokens - device_used(state, r, 0):
         return DEVICE_POOL
     held, longest = 0, 0

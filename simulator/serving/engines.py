@@ -128,9 +128,10 @@ CHANGES = (
         "drafts",
         "0.5.22",
         True,
-        "steps of speculative decoding fetch what any of their queries misses, once; before, there"
-        " was no swap-in for them",
-        "managers/hisparse_coordinator.py, HiSparseSpecSwapManager",
+        "HiSparse runs with speculative decoding, linear drafts of 2 to 4 rows: a step fetches what"
+        " any of its queries misses, once",
+        "arg_groups/hisparse_hook.py, validate_hisparse; managers/hisparse_coordinator.py,"
+        " HiSparseSpecSwapManager",
     ),
 )
 VLLM = Engine("vllm-0.33", rules="vllm", memory=False, plans_shared_misses=True, drafts=True)

@@ -28,7 +28,11 @@ def estimate(setting: Setting, aim: Aim) -> Estimate:
     """The estimate for a setting at a load."""
     if setting.mode != "baseline":
         found = setting.deployment.capacity(
-            setting.ratio, setting.device_buffer_size, aim.prompt + aim.output, aim.output
+            setting.ratio,
+            setting.device_buffer_size,
+            aim.prompt + aim.output,
+            aim.output,
+            setting.scratch_tokens,
         )
         if found.requests == 0:
             return Estimate(0, found.limit, reason=found.reason)

@@ -47,6 +47,12 @@ def _common(setting: Setting) -> list[str]:
         f"--kv-cache-dtype {dtype}",
         f"--mem-fraction-static {deployment.mem_fraction_static:g}",
     ]
+    if setting.speculation:
+        rows = setting.speculation.draft_tokens
+        flags.append(
+            f"--speculative-algorithm EAGLE --speculative-num-steps {rows - 1}"
+            f" --speculative-eagle-topk 1 --speculative-num-draft-tokens {rows}"
+        )
     if deployment.max_total_tokens is not None:
         flags.append(f"--max-total-tokens {deployment.max_total_tokens}")
     return [

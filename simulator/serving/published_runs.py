@@ -27,6 +27,7 @@ from hisparse_sim.simulator.serving.models import Model, load_model
 from hisparse_sim.simulator.serving.prediction import Setting, swap_in_on
 from hisparse_sim.simulator.serving.published import read_published
 from hisparse_sim.simulator.serving.served import Served, serve
+from hisparse_sim.simulator.serving.speculation import Speculation
 from hisparse_sim.simulator.serving.step_source import steps_for
 from hisparse_sim.simulator.serving.steptimes import LAYOUTS
 from hisparse_sim.simulator.serving.workload import Workload
@@ -98,6 +99,7 @@ class Runs:
             LAYOUTS[layout],
             kv_dtype,
             pool_bytes=pool,
+            draft_layers=int("draft_tokens" in entry),
             engine=load_engine(self.engine or entry.get("engine", THEN)),
         )
         size = entry.get("buffer", 4096)
@@ -111,6 +113,11 @@ class Runs:
             disaggregated=entry.get("disaggregated", False),
             chunked_prefill_size=entry.get("chunked_prefill_size", 65_536),
             max_running_requests=entry.get("max_running_requests", 480),
+            speculation=(
+                Speculation(entry["draft_tokens"], entry["acceptance_length"])
+                if "draft_tokens" in entry
+                else None
+            ),
         )
 
     def tokens_per_s(self, entry: Mapping[str, Any], mode: str, pool_gib: float | None) -> Answer:
@@ -230,7 +237,12 @@ class Runs:
         return Answer(gains[0], "; ".join(said))
 
 
-_LIMITS = ("chunked_prefill_size", "max_running_requests")
+_LIMITS = (
+    "chunked_prefill_size",
+    "max_running_requests",
+    "draft_tokens",
+    "acceptance_length",
+)
 
 
 def load_of(entry: Mapping[str, Any]) -> Workload:

@@ -173,6 +173,12 @@ def _extras(plan: Plan, aim: Aim, again: str) -> str:
         lines.append(f"Break-even concurrency: {crossing}")
     rates = ", ".join(f"{value:,.0f}" for value in plan.sensitivity["tokens_per_s"])
     lines.append(f"If misses are 0, 0.5, 1, 1.5, 2 times as many: {rates} tok/s")
+    if len(plan.host):
+        given = [
+            f"{row['host_gb_s']:,.0f} GB/s {row['tokens_per_s']:,.0f}"
+            for row in (plan.host.to_dict("records"))
+        ]
+        lines.append(f"If the host gives its GPUs together {' or '.join(given)} tok/s")
     for row in plan.policies.to_dict("records")[1:]:
         lines.append(
             f"With policy {row['policy']}: {100 * row['miss_rate']:.1f} % misses,"
