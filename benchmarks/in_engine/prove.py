@@ -40,8 +40,7 @@ def up(servers):
 
 def down(servers, results):
     found = {}
-    for server in servers:
-        status = server.stop()
+    for server, status in zip(servers, together([s.stop for s in servers], 8), strict=True):
         log = server.log()
         shutil.copy(WORK / f"{server.name}.log", results)
         faults = re.findall(r"hisparse-sim.* is off.*", log)
@@ -93,10 +92,10 @@ def equal_to_http(server, folder, layers, jobs):
 
     answers = together(
         [
-            lambda i=i, n=n, new=new: server.ask(
-                prompt(n, 900 + i), new, topk=True, name=f"http{i}"
+            lambda i=i, job=job: server.ask(
+                prompt(job[0], 900 + i), job[1], topk=True, name=f"http{i}"
             )
-            for i, (n, new) in enumerate(jobs)
+            for i, job in enumerate(jobs)
         ],
         len(jobs),
     )
@@ -142,11 +141,7 @@ def agree(bundle, results):
     ]
     up(servers)
     answered = together(
-        [
-            lambda s=s, n=n: load(s, n, 50)
-            for s, n in zip(servers[:4], (20, 60, 20, 20), strict=True)
-        ],
-        4,
+        [lambda s=s: load(s, 160 if s.name == "native" else 20, 50) for s in servers[:4]], 4
     )
     say("answered", answered)
     found = {"answered": dict(zip((s.name for s in servers[:4]), answered, strict=True))}
@@ -184,7 +179,7 @@ def times(bundle, results):
     ):  # in turns, so that a drift of the machine meets all alike; the first warms up
         for s in servers:
             for batch in (1, 8):
-                ms = ms_per_token(s, batch, 200, 8000)
+                ms = ms_per_token(s, batch, 120 if turn else 16, 8000)
                 if turn:
                     found[s.name][batch].append(round(ms, 4))
         say("turn", turn, {name: {b: t[-1:] for b, t in by.items()} for name, by in found.items()})
@@ -218,13 +213,12 @@ def main():
     bundle, results = Path(sys.argv[1]), Path(sys.argv[2])
     import torch
 
+    settings = {k: v for k, v in os.environ.items() if k.startswith(("SGLANG_", "TORCHDYN"))}
     about = {
         "gpu": torch.cuda.get_device_name(0),
         "cuda": torch.version.cuda,
         **{name: version(name) for name in ("torch", "transformers", "sglang", "hisparse-sim")},
-        "environment": {
-            k: v for k, v in os.environ.items() if k.startswith(("SGLANG_", "TORCHDYN"))
-        },
+        "environment": settings,
     }
     for part in sys.argv[3:] or ["agree", "time"]:
         began = time.time()

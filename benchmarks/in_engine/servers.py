@@ -1,4 +1,4 @@
-"""Tiny SGLang servers with HiSparse, started with and without `hisparse-sim engine run`, and what is asked of them."""
+"""Tiny SGLang servers, with and without `hisparse-sim engine run`, and what is asked of them."""
 
 import base64
 import json
@@ -111,18 +111,18 @@ class Server:
             body["return_indexer_topk"] = True
         if name:
             body["rid"] = name
-        request = urllib.request.Request(
-            f"{self.url}/generate",
-            json.dumps(body).encode(),
-            {"Content-Type": "application/json"},
-        )
         try:
-            with urllib.request.urlopen(request, timeout=abandon_s or 240) as answer:
+            with urllib.request.urlopen(post(self.url, body), timeout=abandon_s or 240) as answer:
                 return json.loads(answer.read())
         except TimeoutError:
             if abandon_s is None:
                 raise
             return None
+
+
+def post(url, body):
+    kind = {"Content-Type": "application/json"}
+    return urllib.request.Request(f"{url}/generate", json.dumps(body).encode(), kind)
 
 
 def prompt(length, seed):
@@ -171,12 +171,7 @@ def ms_per_token(server, batch, new, length):
     def stream(i):
         sampling = {"max_new_tokens": new, "temperature": 0, "ignore_eos": True}
         body = {"input_ids": prompt(length, 77 + i), "stream": True, "sampling_params": sampling}
-        request = urllib.request.Request(
-            f"{server.url}/generate",
-            json.dumps(body).encode(),
-            {"Content-Type": "application/json"},
-        )
-        with urllib.request.urlopen(request, timeout=240) as answer:
+        with urllib.request.urlopen(post(server.url, body), timeout=240) as answer:
             for line in answer:
                 if line.startswith(b"data: {"):
                     done = json.loads(line[6:])["meta_info"]["completion_tokens"]

@@ -1,7 +1,8 @@
 """Run first by the shipped sglang/__init__.py, in every process of the tiny server.
 
-Three things that have nothing to do with what is proved: modules that the tiny server imports and never calls
-are stubs, transformers 5.17 does where sglang 0.5.17 pins 5.12.1, and random weights are the same in every server.
+Three things that have nothing to do with what is proved: modules that the tiny server imports and
+never calls are stubs, transformers 5.17 does where sglang 0.5.17 pins 5.12.1, and random weights
+are the same in every server.
 """
 
 import importlib.abc
@@ -66,7 +67,7 @@ class _Stubs(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 class _Weights(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Random weights by the name of the parameter, norms 1: selections then differ by layer and step."""
+    """Random weights by the parameter, norms 1: selections then differ by layer and step."""
 
     NAME = "sglang.srt.model_loader.weight_utils"
 
