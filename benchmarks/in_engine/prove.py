@@ -174,9 +174,8 @@ def times(bundle, results):
     ]
     up(servers)
     found = {s.name: {1: [], 8: []} for s in servers}
-    for turn in range(
-        4
-    ):  # in turns, so that a drift of the machine meets all alike; the first warms up
+    # In turns, so that a drift of the machine meets all alike; the first warms up.
+    for turn in range(4):
         for s in servers:
             for batch in (1, 8):
                 ms = ms_per_token(s, batch, 120 if turn else 16, 8000)
