@@ -23,6 +23,11 @@ class Running:
     listed: list[list[np.ndarray]] = field(default_factory=list)  # of every step, by layer
 
     @property
+    def kv(self) -> "Running":
+        """Where releases from 0.5.19 on keep the row."""
+        return self
+
+    @property
     def seq_len(self) -> int:
         return self.prompt_len + self.steps
 

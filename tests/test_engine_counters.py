@@ -113,6 +113,16 @@ def test_warm_up_and_padding_count_nothing() -> None:
     assert not counters.by_age.any()
 
 
+def test_a_batch_of_nobody_counts_nothing() -> None:
+    load = Load()
+    tables = load.coordinator()
+    counters = made(load, tables)
+    nobody = torch.zeros(0, dtype=torch.int64)
+    misses = counters.count(nobody, nobody, counters.live(nobody, tables.num_real_reqs))
+    assert misses.shape == (load.layers, 0)
+    assert not counters.by_layer.any()
+
+
 def test_layers_that_copy_by_a_plan_count_as_the_one_before() -> None:
     """Layers 1 and 2 have no slots of their own: what layer 0 misses is fetched three times."""
     load = Load(layers=4)

@@ -5,6 +5,10 @@ import errno
 import json
 import os
 import shutil
+import signal
+import sys
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -187,23 +191,55 @@ def test_a_server_without_sglang_or_plugin_is_refused(
         check_server(["python"])
 
 
+def test_a_signal_to_end_is_passed_on_and_the_end_awaited(tmp_path: Path) -> None:
+    """The server here takes its time to end, as a real one does."""
+    code = (
+        "import signal, sys, time\n"
+        "signal.signal(signal.SIGTERM, lambda *_: (time.sleep(0.3), sys.exit(7)))\n"
+        "open(sys.argv[1], 'w').close(); time.sleep(60)"
+    )
+    ready = tmp_path / "ready"
+    server = launching.Server((sys.executable, "-c", code, str(ready)), "0.5.17", "")
+
+    def end() -> None:
+        while not ready.exists():
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    thread = threading.Thread(target=end)
+    thread.start()
+    status, summary = launching.run_server(server, Options(str(tmp_path), count=True))
+    thread.join()
+    assert status == summary["status"] == 7
+    assert (tmp_path / "engine.json").exists()
+
+
 # --- in this process: a watch, and the recorder that follows it ----------------------------------
 
 
 class Played:
     """A load on a watch in this process, and the recorder that would be in another."""
 
-    def __init__(self, folder: Path, *, most_bytes: int | None = None, **options: Any) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        most_bytes: int | None = None,
+        release: str = "0.5.17",
+        shared_index_layers: list[bool] | None = None,
+        **options: Any,
+    ) -> None:
         sizes = {"device_ring_bytes": 4096, "host_ring_bytes": 4096}
         self.load = Load(seed=3, context=200)
         self.tables = self.load.coordinator()
         self.faults: list[Any] = []
         self.watch = watching.Watch(
             self.tables,
-            RELEASES["0.5.17"],
+            RELEASES[release],
             Options(str(folder), **{"record": True, **sizes, **options}),
             lambda *fault: self.faults.append(fault),
-            "0.5.17",
+            release,
+            shared_index_layers,
         )
         self.watch._reader.start = lambda: None  # type: ignore[method-assign]  # we step it
         self.follower = Follower(folder, Source("m", "sglang"), Budget(most_bytes))
@@ -341,6 +377,26 @@ def test_requests_and_layers_are_chosen(tmp_path: Path) -> None:
     trace = open_trace(tmp_path / "request-00001.parquet")
     assert [part.layer for part in trace.parts] == [0, 2]
     assert played.kept(tmp_path) == 5
+
+
+def test_layers_that_copy_by_a_plan_are_those_they_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in SGLang 0.5.18 and later, with a model that shares indexers."""
+    monkeypatch.setattr(Load, "coordinator", with_prefetch(Load.coordinator))
+    given = {"release": "0.5.23", "shared_index_layers": [False, False, True]}
+    played = Played(tmp_path, **given)
+    played.play(8)
+    by_layer = played.watch.counted()["by_layer"]
+    assert [layer["planned"] for layer in by_layer] == [False, False, True]
+    assert by_layer[2] == by_layer[1] | {"layer": 2, "planned": True}
+    played.end()
+    trace = open_trace(tmp_path / "request-00001.parquet")
+    assert [part.layer for part in trace.parts] == [0, 1]
+
+
+def with_prefetch(coordinator: Any) -> Any:
+    return lambda load: coordinator(load, enable_prefetch=True)
 
 
 def test_a_share_of_the_requests_is_chosen_by_their_ids(tmp_path: Path) -> None:

@@ -137,8 +137,8 @@ class Counters:
             assert self.reported is not None
             return self.reported[:, :count].to(torch.int64)
         found = torch.empty((self.layers, count), dtype=torch.int64, device=request.device)
-        row_bytes = count * self.buffer * self._held.element_size()
-        size = max(1, min(self.layers, _CHUNK_BYTES // row_bytes))
+        layer_bytes = max(1, count) * self.buffer * self._held.element_size()
+        size = max(1, min(self.layers, _CHUNK_BYTES // layer_bytes))
         for first in range(0, self.layers, size):
             held = self._held[first : first + size]
             now = self.tokens[first : first + size, :, : self.buffer].index_select(1, request)

@@ -95,7 +95,12 @@ class Plugin:
             from hisparse_sim.gpu_replay.engine.watching import Watch
 
             self.watches[coordinator] = Watch(
-                coordinator, self.release, self.options, self.failed, self.version
+                coordinator,
+                self.release,
+                self.options,
+                self.failed,
+                self.version,
+                named.get("shared_index_layers"),
             )
         except Exception as error:
             self.failed("counting", error)

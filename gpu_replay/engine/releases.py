@@ -54,7 +54,8 @@ class Release:
     row
         Where a request keeps its row in the coordinator's tables.
     plans
-        Whether shared layers may copy by a recorded plan (`copy_cache_planned_mla`).
+        Whether shared layers may copy by a recorded plan (`copy_cache_planned_mla`): where the
+        coordinator is made with `shared_index_layers` and says `enable_prefetch`.
     """
 
     kernel_file: str = _KERNEL_FILE
@@ -106,7 +107,7 @@ def check_package(package: Path, version: str) -> Release:
     methods, attributes = _class_of(_parsed(package / coordinator, version), version)
     for name, arguments in METHODS.items():
         _same(f"{CLASS}.{name}", methods.get(name), ("self", *arguments), version)
-    for name in ATTRIBUTES:
+    for name in (*ATTRIBUTES, *(["enable_prefetch"] if release.plans else [])):
         if name not in attributes:
             raise _differs(version, f"has no {CLASS}.{name}")
     functions = _functions(_parsed(package / release.kernel_file, version))

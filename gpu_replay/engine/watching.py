@@ -8,7 +8,7 @@ its operations happen every step; the others run on the CPU around the steps.
 import os
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -43,8 +43,11 @@ class Watch:
         options: Options,
         failed: Callable[..., None],
         version: str = "",
+        shared_index_layers: Sequence[bool] | None = None,
     ) -> None:
-        """`failed(what, error)` is called for faults of the reading thread.
+        """Start to watch; `shared_index_layers` is what the coordinator was made with.
+
+        `failed(what, error)` is called for faults of the reading thread.
 
         Raises EngineError for what is not counted: other layouts than latent attention's, and
         speculative decoding.
@@ -66,8 +69,8 @@ class Watch:
         self.rank = _rank(coordinator.tp_group)
         self.entry_bytes = int(coordinator.item_size_bytes)
         # Layers that copy by the plan of the one before have no state of their own to compare.
-        planned = getattr(coordinator, "_is_shared_index_layer", None) or []
-        self.planned = tuple(layer for layer, shared in enumerate(planned) if shared)
+        by_plan = (release.plans and coordinator.enable_prefetch and shared_index_layers) or ()
+        self.planned = tuple(layer for layer, shared in enumerate(by_plan) if shared)
         self.counters = Counters(
             self._tokens,
             coordinator.device_buffer_size,
