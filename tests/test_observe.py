@@ -107,14 +107,12 @@ def test_a_window_of_an_address(server: tuple[Vllm, str], monkeypatch: pytest.Mo
     assert found.counts["hits"] == 1800
     assert found.window_s is not None
     monkeypatch.setattr(counters.time, "sleep", lambda seconds: None)
-    with pytest.raises(
-        TraceError, match="no hit and no miss: vLLM copies its counters every 2,000"
-    ):
+    with pytest.raises(TraceError, match="no hit and no miss: vLLM copies its"):
         counters.observe(address, 1)
 
 
 def test_nobody_answers() -> None:
-    with pytest.raises(TraceError, match="cannot be read .* is the server running"):
+    with pytest.raises(TraceError, match=r"cannot be read .* is the server running"):
         counters.read("http://127.0.0.1:9/metrics")
 
 
