@@ -24,6 +24,10 @@ _COMMANDS = {
     "gpu": (f"{_GPU}.gpu:gpu", "Replay and measure on an NVIDIA GPU."),
     "mrc": (f"{_SIMULATOR}.mrc:mrc", "Count misses at all buffer sizes in one pass."),
     "policies": (f"{_SIMULATOR}.policies:list_policies", "List the policies, one line each."),
+    "observe": (
+        f"{_SIMULATOR}.observe:observe",
+        "Compare the counters of a running vLLM with a simulation.",
+    ),
     "plan": (
         f"{_SIMULATOR}.deployment:plan",
         "Choose device_buffer_size and host_to_device_ratio.",

@@ -317,3 +317,51 @@ def test_followers_of_an_anchor() -> None:
 def test_metadata_key_is_that_of_the_file(tmp_path: Path) -> None:
     path = write(tmp_path / "t.parquet", [HAND], ABOUT)
     assert b'"draft_tokens": 3' in pq.read_schema(path).metadata[KEY]
+
+
+def synth(tmp_path: Path, *options: str) -> Any:
+    path = tmp_path / "synth.parquet"
+    shape = ["--profile", "glm-5.1", "--context", "300", "--top-k", "16", "--steps", "9"]
+    words = ["trace", "synth", *shape, *options, "-o", str(path), "--quiet"]
+    return CliRunner().invoke(cli, words), path
+
+
+def test_synthetic_drafts_are_neighbouring_tokens_of_the_same_model(tmp_path: Path) -> None:
+    done, path = synth(tmp_path, "--layer", "3,9", "--draft-tokens", "3", "--accepted", "1.5")
+    assert done.exit_code == 0, done.output
+    trace = open_trace(path)
+    assert trace.metadata.draft_tokens == 3
+    assert trace.metadata.notes["drafts"]["accepted"] == 1.5
+    one = trace.read(trace.parts[1], ["row"])
+    assert (one.layer, len(one.first_rows)) == (9, 9)
+    assert np.diff(one.seq_len[one.first_rows]).tolist() == [1, 2, 1, 2, 1, 2, 1, 2]
+    plain, path = synth(tmp_path, "--layer", "9", "--steps", "15", "--force")
+    assert plain.exit_code == 0, plain.output
+    tokens = open_trace(path).read(open_trace(path).parts[0])
+    np.testing.assert_array_equal(drafted(tokens, 3, 1.5).positions, one.positions)
+
+
+def test_synthetic_layers_that_share_an_index(tmp_path: Path) -> None:
+    done, path = synth(tmp_path, "--full-layers", "0-2,6", "--layer", "2-7")
+    assert done.exit_code == 0, done.output
+    trace = open_trace(path)
+    assert trace.layers == (2, 6)
+    sharing = followers(trace.metadata.layer_types)
+    assert sharing == {0: 0, 1: 0, 2: 3, 6: 71}
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--full-layers", "1,2"], "layer 0 must be one of full_layers"),
+        (["--full-layers", "0,78"], "there is no layer 78"),
+        (["--full-layers", "0", "--layer", "5"], "none of the layers asked for has an index"),
+        (["--draft-tokens", "2", "--accepted", "2.5"], "of 2 draft tokens 1 to 2 are accepted"),
+        (["--accepted", "2"], "--accepted"),
+    ],
+)
+def test_synthetic_traces_that_cannot_be(tmp_path: Path, options: list[str], sentence: str) -> None:
+    done, path = synth(tmp_path, *options)
+    assert done.exit_code in (1, 2)
+    assert sentence in done.output
+    assert not path.exists()
