@@ -90,9 +90,10 @@ class Loop:
                 if not found:
                     _empty(folder)
                 loop: Callable[..., Any] = numba.njit(types, nogil=True, cache=True)(self.py_func)
-                if not found:
+                if found and _is_sealed(folder):
+                    self.from_disk += 1
+                else:  # new, or compiled again, since the source has a later time than then
                     _seal(folder)
-                self.from_disk += found
                 return loop
             except NumbaError:
                 raise  # the loop itself is wrong
@@ -108,7 +109,8 @@ def _folder(function: Callable[..., Any], types: tuple[Any, ...]) -> Path | None
     """Return the folder for a loop and argument types; None where there is none to write to."""
     base = machine_code_folder()
     try:
-        sources = sorted(map(_digest_of, _files(function, set())))
+        # Numba keeps apart what comes from other paths: two copies would break each other's seal.
+        sources = sorted((file, _digest_of(file)) for file in _files(function, set()))
     except OSError:  # written into an interpreter
         return None
     if base is None:

@@ -41,7 +41,12 @@ TABLE = (
 )
 OPTIMUM = BELADY
 OF_MIN = len(TABLE) - 1
-_NAMES = {BELADY: "MIN", TEXTBOOK_LRU: "LRU (textbook)", COMPULSORY: "compulsory", "random": "random"}
+_NAMES = {
+    BELADY: "MIN",
+    TEXTBOOK_LRU: "LRU (textbook)",
+    COMPULSORY: "compulsory",
+    "random": "random",
+}
 
 
 def places(names: Iterable[str]) -> dict[str, int]:
@@ -67,4 +72,4 @@ def css() -> str:
         " ".join(f"--c{number}: {one[shade]};" for number, one in enumerate(TABLE))
         for shade in (0, 1)
     )
-    return f":root {{ {light} }}\n@media screen {{ :root[data-theme=\"dark\"] {{ {dark} }} }}"
+    return f':root {{ {light} }}\n@media screen {{ :root[data-theme="dark"] {{ {dark} }} }}'

@@ -40,14 +40,16 @@ def packed(table: Columns) -> dict[str, Any]:
     for name, values in table.items():
         runs = [(value, sum(1 for _ in run)) for value, run in groupby(values)]
         short = 2 * len(runs) < len(values)
-        found[name] = {"runs": [list(part) for part in zip(*runs)]} if short else values
+        found[name] = (
+            {"runs": [list(part) for part in zip(*runs, strict=True)]} if short else values
+        )
     return found
 
 
 def unpacked(table: Mapping[str, Any]) -> Columns:
     """Return the columns that `packed` has made shorter."""
     return {
-        name: [v for v, n in zip(*values["runs"]) for _ in range(n)]
+        name: [v for v, n in zip(*values["runs"], strict=True) for _ in range(n)]
         if isinstance(values, dict)
         else values
         for name, values in table.items()
@@ -171,9 +173,7 @@ def times_table(
         f"{link.source}.{told}"
     )
     table = means.reset_index()
-    return Times(
-        table, title, unit, source, link.name, entry_bytes, name, count, batches, chosen
-    )
+    return Times(table, title, unit, source, link.name, entry_bytes, name, count, batches, chosen)
 
 
 _WHOSE = {"sglang": "the engine's", "native": "our"}

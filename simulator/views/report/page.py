@@ -65,7 +65,8 @@ class Page:
         self.rows = joined(rows_of(results, "sweep"))
         curves = rows_of(results, "curve")
         self.curves = curves if curves.empty else joined_curves(curves)
-        self.drawn, self.notes = Drawn(), []
+        self.drawn = Drawn()
+        self.notes: list[str] = []
         looks = ["policy", "buffer"]
         both = pd.concat([table.reindex(columns=looks) for table in (self.rows, self.curves)])
         self.policies = list(dict.fromkeys(both["policy"]))
@@ -88,8 +89,9 @@ class Page:
             {"name": name, "value": value} for name, value in signals.items()
         ]
         self.sections = [("answer", "The answer", self._answer()), *self._of_misses()]
-        self.sections.append(("plan", "Plan", plans.section(results, self.rows, self.drawn,
-                                                            profiles)))  # fmt: skip
+        planned = plans.section(results, self.rows, self.drawn, profiles)
+        if planned:
+            self.sections.append(("plan", "Plan", planned))
         self.sections += measured.sections(self.results, self.drawn)
         self.sections.append(
             ("provenance", "Sources, and how to repeat this",
@@ -205,11 +207,14 @@ class Page:
         self.drawn.tables["curve"] = data.columns(thinned, 1)
         series = self.curves.groupby("trace", sort=False)
         for number, (name, own) in enumerate(series, 1):
-            banded = "" if self.curves["layers"].max() == 1 else "; bands: 10 to 90 % of the layers"
+            banded = "; bands: 10 to 90 % of the layers" * bool((own["p10"] < own["p90"]).any())
             text += self.drawn.chart(
                 "rolling" + f"-{number}" * (number > 1),
                 charts.rolling(
-                    str(name), self.policies, self.sizes, list(dict.fromkeys(own["policy"])),
+                    str(name),
+                    self.policies,
+                    self.sizes,
+                    list(dict.fromkeys(own["policy"])),
                     self.shared,
                 ),
                 titles.rolling(own),

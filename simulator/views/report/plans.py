@@ -31,10 +31,11 @@ def section(
         )
         for number, plan in enumerate(plans, 1)
     )
-    text = text or hint(
-        "There is no plan among the results. This one weighs memory, misses and time:",
-        "hisparse-sim plan --prompt 32768 --output-len 8192 -o plan.json",
-    )
+    if not text and len(swept):
+        text = hint(
+            "There is no plan among the results. This one weighs memory, misses and time:",
+            "hisparse-sim plan --prompt 32768 --output-len 8192 -o plan.json",
+        )
     for number, (runs, served) in enumerate(findings.runs_of(results), 1):
         if not (closed := data.serve_table(served)).empty:
             text += _served(runs, closed, f"-{number}" * (number > 1), swept, drawn)

@@ -9,7 +9,7 @@ from hisparse_sim.simulator.views.report.vega import ZOOM, Spec, base, by_place,
 MODES = ("hisparse", "baseline", "zero-cost")  # each with one colour in all charts
 _PART_COLOURS = ("var(--c4)", "var(--c0)", "var(--c2)", "var(--c1)", "var(--line)")
 WITHIN = (0.10, 0.25)  # bands around published figures
-_LOG: Spec = {"type": "log", "nice": True, "padding": 8}
+_POWERS = [10.0**power for power in range(-6, 13)]
 
 
 def pareto(sizes: Sequence[int], data: str, baseline: float | None) -> Spec:
@@ -190,14 +190,14 @@ def reproduced(data: str, low: float, high: float, kinds: Sequence[str]) -> Spec
         "field": "published",
         "type": "quantitative",
         "title": "published",
-        "scale": _LOG | {"domain": [low, high], "nice": False},
-        "axis": {"format": "~s", "grid": False, "tickCount": 6},
+        "scale": {"type": "log", "domain": [low, high], "nice": False},
+        "axis": {"format": "~s", "grid": False, "values": _POWERS},
     }
     y: Spec = {
         "type": "quantitative",
         "title": "ours",
-        "scale": _LOG | {"domain": [low, high], "nice": False},
-        "axis": {"format": "~s", "tickCount": 6},
+        "scale": {"type": "log", "domain": [low, high], "nice": False},
+        "axis": {"format": "~s", "grid": False, "values": _POWERS, "domain": True, "ticks": True},
     }
     bands: list[Spec] = [
         {

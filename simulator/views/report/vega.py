@@ -129,7 +129,11 @@ def summed(by: Sequence[str], which: str = IN_BUFFERS) -> list[Spec]:
 def _sums() -> list[Spec]:
     names = ("steps", "accesses", "misses", "optimum")
     sums = [{"op": "sum", "field": name, "as": name} for name in names]
-    return [*sums, {"op": "valid", "field": "optimum", "as": "known"}, {"op": "count", "as": "rows"}]
+    return [
+        *sums,
+        {"op": "valid", "field": "optimum", "as": "known"},
+        {"op": "count", "as": "rows"},
+    ]
 
 
 def summed_with_spread(by: Sequence[str], which: str) -> list[Spec]:
