@@ -16,6 +16,7 @@ from hisparse_sim.simulator.replay.totals import totals
 from hisparse_sim.simulator.serving.latency import Link, load_link, swap_in_us
 from hisparse_sim.simulator.serving.models import KV_DTYPES, Model, load_model
 from hisparse_sim.simulator.serving.profiles import ProfileError
+from hisparse_sim.simulator.views.palette import PARTS
 from hisparse_sim.traces import TraceError
 from hisparse_sim.traces.file.units import TOKEN
 
@@ -231,18 +232,20 @@ def serve_table(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the closed loops of serving runs with their `concurrency` as a number."""
     loads = rows["load"].where(rows["load"].str.fullmatch("[0-9]{1,9}").fillna(False))
     wanted = ["mode", "concurrency", "tokens_per_s", "tpot_p50_ms"]
-    more = [name for name in (*_PERCENTILES, *PARTS.values()) if name in rows]
+    more = [name for name in (*_PERCENTILES, *_columns()) if name in rows]
     return rows.assign(concurrency=pd.to_numeric(loads))[loads.notna()][wanted + more]
+
+
+def _columns() -> list[str]:
+    return [column for column, _ in PARTS.values()]
 
 
 def shares_table(served: pd.DataFrame) -> pd.DataFrame:
     """Return the parts of the time of `serve_table`, a row each: `run, mode, concurrency, part,
     place, share`; empty for older rows."""
-    if not set(PARTS.values()) <= set(served):
+    if not set(_columns()) <= set(served):
         return pd.DataFrame()
-    known = served.dropna(subset=list(PARTS.values())).sort_values(
-        ["concurrency", "mode"], kind="stable"
-    )
+    known = served.dropna(subset=_columns()).sort_values(["concurrency", "mode"], kind="stable")
     parts = [
         known[["mode", "concurrency"]].assign(
             run=known["concurrency"].map("{:,.0f}, ".format) + known["mode"],
@@ -250,19 +253,12 @@ def shares_table(served: pd.DataFrame) -> pd.DataFrame:
             place=place,
             share=known[column].astype(float),
         )
-        for place, (part, column) in enumerate(PARTS.items())
+        for place, (part, (column, _)) in enumerate(PARTS.items())
     ]
     return pd.concat(parts).sort_values(["concurrency", "mode", "place"], kind="stable")
 
 
 _PERCENTILES = ("tpot_p95_ms", "tpot_p99_ms", "ttft_p50_s", "ttft_p95_s", "ttft_p99_s")
-PARTS = {  # of the time of an instance that decodes, and their columns
-    "prefill": "prefill",
-    "decode attention": "decode_attention",
-    "other decode": "decode_rest",
-    "swap-in": "swap_in",
-    "idle": "idle",
-}
 
 
 def _plain(value: Any, digits: int) -> Any:

@@ -166,8 +166,8 @@ def _of_series(rows: pd.DataFrame, profiles: Profiles) -> list[str]:
         )
     online = at.drop(index=OPTIMUM, errors="ignore")
     if len(online) > 1:
-        misses = online["misses_per_step"].to_dict()
-        best = min(misses, key=lambda name: float(misses[name]))
+        misses: dict[Any, float] = online["misses_per_step"].to_dict()
+        best: str = min(misses, key=lambda name: float(misses[name]))
         others = ""
         if best != policy:
             others = f", {misses[best] / own['misses_per_step'] - 1:+.1%} against {named(policy)}"

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from html import escape
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -33,28 +32,9 @@ from hisparse_sim.simulator.views.report.pieces import (
     tenths,
 )
 from hisparse_sim.simulator.views.report.results import Result, rows_of
-from hisparse_sim.simulator.views.report.shell import whole
 from hisparse_sim.simulator.views.report.vega import Spec
-from hisparse_sim.traces import atomic_path
 
 _FIGURES = ["policy", "buffer", "miss_percent", "per_step", "excess_over_min"]  # of a CSV
-
-
-def write_report(
-    results: Sequence[Result],
-    path: Path,
-    title: str | None = None,
-    profiles: data.Profiles = None,
-) -> list[str]:
-    """Write the page about `results` to `path`, atomically; return notes for its reader.
-    `profiles`: a file with models and links that are not shipped.
-
-    Raises TraceError if vl-convert-python is missing, if results cannot be joined, or if they name
-    a model or link that is in no available profile."""
-    page = Page(results, profiles)
-    with atomic_path(path) as temporary:
-        temporary.write_text(whole(page, title), encoding="utf-8")
-    return page.notes
 
 
 class Page:

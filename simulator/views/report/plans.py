@@ -86,7 +86,7 @@ def _served(
         text += drawn.chart(
             f"shares{suffix}",
             served_charts.shares(f"shares{suffix}", parts["run"].nunique()),
-            titles.shares(closed, data.PARTS),
+            titles.shares(closed),
             "Where the time of the instances that decode goes, a bar per load and mode",
             "Of the instances that decode; concurrent requests, mode.",
             ["run", "part", "share"],

@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from hisparse_sim.simulator.replay.totals import totals
-from hisparse_sim.simulator.views.palette import OPTIMUM, named
+from hisparse_sim.simulator.views.palette import OPTIMUM, PARTS, named
 from hisparse_sim.simulator.views.report.findings import focus
 from hisparse_sim.simulator.views.report.pieces import percent
 
@@ -130,15 +130,14 @@ def percentile(rows: pd.DataFrame, of: str) -> str:
     return f"{what} {', '.join(told)}, at {at:,.0f} concurrent requests"
 
 
-def shares(rows: pd.DataFrame, columns: Mapping[str, str]) -> str:
-    """`columns`: name of each part -> its column."""
+def shares(rows: pd.DataFrame) -> str:
     own = rows[rows["mode"] == "hisparse"]
     own = own if len(own) else rows
     last = own.sort_values("concurrency").iloc[-1]
-    parts = {name: float(last[column]) for name, column in columns.items()}
+    parts = {name: float(last[column]) for name, (column, _) in PARTS.items()}
     most = max(parts, key=lambda name: parts[name])
     said = f"Most of the time is {most} ({percent(parts[most])})"
-    if "swap-in" in parts and most != "swap-in":
+    if most != "swap-in":
         said += f", swap-in {percent(parts['swap-in'])}"
     return f"{said}: {last['mode']} at {last['concurrency']:,.0f}"
 

@@ -86,7 +86,7 @@ def by_policy(policies: Sequence[str], channel: str) -> Spec:
 
 def by_place(field: str, names: Sequence[Any], channel: str) -> Spec:
     """Colour, shape or dash of names that are no policies, in their order."""
-    every = {
+    every: list[Any] = {
         "color": [f"var(--c{place})" for place in range(len(palette.TABLE))],
         "shape": [one.shape for one in palette.TABLE],
         "strokeDash": list(DASHES),
