@@ -32,6 +32,7 @@ _COMMANDS = {
         f"{_SIMULATOR}.deployment:plan",
         "Choose device_buffer_size and host_to_device_ratio.",
     ),
+    "plot": (f"{_SIMULATOR}.plot:plot", "Draw a result as a figure, also for a paper."),
     "profiles": (
         f"{_SIMULATOR}.profiles:list_profiles",
         "Show models, machines, links, engines and step times.",

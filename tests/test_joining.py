@@ -256,7 +256,7 @@ def test_starts_stay_apart(folder: Folder) -> None:
         totals(both)
     assert totals(both, ["trace", "policy", "buffer"])["misses"].tolist() == [8, 14]
     with pytest.raises(ValueError, match="several traces or starts"):
-        figures.policy_bars(both)
+        figures.policy_dots(both)
     axes: Any = figures.miss_ratio(both)
     assert {line.get_label(): line.get_ydata().tolist() for line in axes.lines} == {
         "lru, t, staged start": [25.0],

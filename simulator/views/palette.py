@@ -41,14 +41,29 @@ TABLE = (
 )
 OPTIMUM = BELADY
 OF_MIN = len(TABLE) - 1
-_NAMES = {BELADY: "MIN", TEXTBOOK_LRU: "LRU (textbook)", COMPULSORY: "compulsory", "random": "random"}
+MODES = ("hisparse", "baseline", "zero-cost")  # of serving: the first lines of TABLE
+PARTS = {  # of the time of an instance that decodes: its column, and its line of TABLE
+    "prefill": ("prefill", 4),
+    "decode attention": ("decode_attention", 0),
+    "other decode": ("decode_rest", 2),
+    "swap-in": ("swap_in", 1),
+    "idle": ("idle", None),
+}
+_NAMES = {
+    BELADY: "MIN",
+    TEXTBOOK_LRU: "LRU (textbook)",
+    COMPULSORY: "compulsory",
+    "random": "random",
+}
 
 
 def places(names: Iterable[str]) -> dict[str, int]:
-    """Return the line of TABLE for every name. A known policy has the same one everywhere."""
+    """Return the line of TABLE for every name. A known policy, or a mode of serving, has the same
+    one everywhere."""
     names = list(dict.fromkeys(names))
     online = [name for name in POLICIES if name != BELADY]
     fixed = dict(zip(online, cycle(range(OF_MIN)), strict=False)) | {BELADY: OF_MIN}
+    fixed |= {name: place for place, name in enumerate(MODES)}
     taken = {fixed[name] for name in names if name in fixed}
     free = cycle([place for place in range(OF_MIN) if place not in taken] or range(OF_MIN))
     return {name: fixed[name] if name in fixed else next(free) for name in names}
@@ -67,4 +82,4 @@ def css() -> str:
         " ".join(f"--c{number}: {one[shade]};" for number, one in enumerate(TABLE))
         for shade in (0, 1)
     )
-    return f":root {{ {light} }}\n@media screen {{ :root[data-theme=\"dark\"] {{ {dark} }} }}"
+    return f':root {{ {light} }}\n@media screen {{ :root[data-theme="dark"] {{ {dark} }} }}'

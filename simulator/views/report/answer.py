@@ -10,10 +10,10 @@ import pandas as pd
 
 from hisparse_sim.simulator.replay.metrics import blocks_of
 from hisparse_sim.simulator.replay.totals import totals
-from hisparse_sim.simulator.views.palette import named
+from hisparse_sim.simulator.views.palette import OPTIMUM, named
 from hisparse_sim.simulator.views.report import data, findings, titles
 from hisparse_sim.simulator.views.report.pieces import percent
-from hisparse_sim.simulator.views.report.results import Result
+from hisparse_sim.simulator.views.report.results import Result, rows_of
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def of_series(rows: pd.DataFrame, times: data.Times | None, profiles: data.Profi
             "miss-ratio-card",
         )
     ]
-    if policy != findings.OPTIMUM and math.isfinite(own["excess_over_min"]):
+    if policy != OPTIMUM and math.isfinite(own["excess_over_min"]):
         least = own["misses_per_step"] / (1 + own["excess_over_min"])
         found.append(
             Tile(
@@ -143,7 +143,8 @@ def verdict(results: Sequence[Result], rows: pd.DataFrame) -> str:
         if len(closed) and {"hisparse", "baseline"} <= set(closed["mode"]):
             return titles.throughput(closed) + " (simulated)."
     if rows.empty:
-        return ""
+        redone = rows_of(results, "reproduce")
+        return "" if redone.empty else titles.reproduced(redone["error"].tolist()) + "."
     return "Whether it pays depends on memory and load, too: add a plan (see below)."
 
 

@@ -16,6 +16,7 @@ from hisparse_sim.simulator.replay.totals import totals
 from hisparse_sim.simulator.serving.latency import Link, load_link, swap_in_us
 from hisparse_sim.simulator.serving.models import KV_DTYPES, Model, load_model
 from hisparse_sim.simulator.serving.profiles import ProfileError
+from hisparse_sim.simulator.views.palette import PARTS
 from hisparse_sim.traces import TraceError
 from hisparse_sim.traces.file.units import TOKEN
 
@@ -40,14 +41,16 @@ def packed(table: Columns) -> dict[str, Any]:
     for name, values in table.items():
         runs = [(value, sum(1 for _ in run)) for value, run in groupby(values)]
         short = 2 * len(runs) < len(values)
-        found[name] = {"runs": [list(part) for part in zip(*runs)]} if short else values
+        found[name] = (
+            {"runs": [list(part) for part in zip(*runs, strict=True)]} if short else values
+        )
     return found
 
 
 def unpacked(table: Mapping[str, Any]) -> Columns:
     """Return the columns that `packed` has made shorter."""
     return {
-        name: [v for v, n in zip(*values["runs"]) for _ in range(n)]
+        name: [v for v, n in zip(*values["runs"], strict=True) for _ in range(n)]
         if isinstance(values, dict)
         else values
         for name, values in table.items()
@@ -171,9 +174,7 @@ def times_table(
         f"{link.source}.{told}"
     )
     table = means.reset_index()
-    return Times(
-        table, title, unit, source, link.name, entry_bytes, name, count, batches, chosen
-    )
+    return Times(table, title, unit, source, link.name, entry_bytes, name, count, batches, chosen)
 
 
 _WHOSE = {"sglang": "the engine's", "native": "our"}
@@ -231,18 +232,20 @@ def serve_table(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the closed loops of serving runs with their `concurrency` as a number."""
     loads = rows["load"].where(rows["load"].str.fullmatch("[0-9]{1,9}").fillna(False))
     wanted = ["mode", "concurrency", "tokens_per_s", "tpot_p50_ms"]
-    more = [name for name in (*_PERCENTILES, *PARTS.values()) if name in rows]
+    more = [name for name in (*_PERCENTILES, *_columns()) if name in rows]
     return rows.assign(concurrency=pd.to_numeric(loads))[loads.notna()][wanted + more]
+
+
+def _columns() -> list[str]:
+    return [column for column, _ in PARTS.values()]
 
 
 def shares_table(served: pd.DataFrame) -> pd.DataFrame:
     """Return the parts of the time of `serve_table`, a row each: `run, mode, concurrency, part,
     place, share`; empty for older rows."""
-    if not set(PARTS.values()) <= set(served):
+    if not set(_columns()) <= set(served):
         return pd.DataFrame()
-    known = served.dropna(subset=list(PARTS.values())).sort_values(
-        ["concurrency", "mode"], kind="stable"
-    )
+    known = served.dropna(subset=_columns()).sort_values(["concurrency", "mode"], kind="stable")
     parts = [
         known[["mode", "concurrency"]].assign(
             run=known["concurrency"].map("{:,.0f}, ".format) + known["mode"],
@@ -250,19 +253,12 @@ def shares_table(served: pd.DataFrame) -> pd.DataFrame:
             place=place,
             share=known[column].astype(float),
         )
-        for place, (part, column) in enumerate(PARTS.items())
+        for place, (part, (column, _)) in enumerate(PARTS.items())
     ]
     return pd.concat(parts).sort_values(["concurrency", "mode", "place"], kind="stable")
 
 
 _PERCENTILES = ("tpot_p95_ms", "tpot_p99_ms", "ttft_p50_s", "ttft_p95_s", "ttft_p99_s")
-PARTS = {  # of the time of an instance that decodes, and their columns
-    "prefill": "prefill",
-    "decode attention": "decode_attention",
-    "other decode": "decode_rest",
-    "swap-in": "swap_in",
-    "idle": "idle",
-}
 
 
 def _plain(value: Any, digits: int) -> Any:

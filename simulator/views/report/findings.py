@@ -37,7 +37,8 @@ def question(rows: pd.DataFrame) -> str:
     policies = list(dict.fromkeys(rows["policy"]))
     return (
         "How many of the positions that a decode step selects are not in the hot buffer, with"
-        f" {_listed(sizes)} slots under {_listed([named(one) for one in policies])}, and what does that cost?"
+        f" {_listed(sizes)} slots under {_listed(list(map(named, policies)))}, and what does that"
+        " cost?"
     )
 
 
@@ -153,8 +154,9 @@ def _of_series(rows: pd.DataFrame, profiles: Profiles) -> list[str]:
     own = at.loc[policy].to_dict()
     selected = own["accesses"] / own["steps"]
     said = [
-        f"With a hot buffer of {buffer:,} slots, {named(policy)} misses {own['misses_per_step']:,.1f} of"
-        f" {selected:,.0f} selected positions per step and layer ({own['miss_rate']:.1%})."
+        f"With a hot buffer of {buffer:,} slots, {named(policy)} misses"
+        f" {own['misses_per_step']:,.1f} of {selected:,.0f} selected positions per step and layer"
+        f" ({own['miss_rate']:.1%})."
     ]
     if math.isfinite(own["excess_over_min"]):
         least = own["misses_per_step"] / (1 + own["excess_over_min"])
@@ -164,13 +166,14 @@ def _of_series(rows: pd.DataFrame, profiles: Profiles) -> list[str]:
         )
     online = at.drop(index=OPTIMUM, errors="ignore")
     if len(online) > 1:
-        misses = online["misses_per_step"].to_dict()
-        best = min(misses, key=lambda name: float(misses[name]))
+        misses: dict[Any, float] = online["misses_per_step"].to_dict()
+        best: str = min(misses, key=lambda name: float(misses[name]))
         others = ""
         if best != policy:
             others = f", {misses[best] / own['misses_per_step'] - 1:+.1%} against {named(policy)}"
         said.append(
-            f"Of the policies that do not know the future, {named(best)} has the fewest misses{others}."
+            f"Of the policies that do not know the future, {named(best)} has the fewest"
+            f" misses{others}."
         )
     if blocks := blocks_of(rows):
         said.append(f"Positions and slots are {blocks}: no cost is computed.")

@@ -32,14 +32,16 @@ def _reproduced(rows: pd.DataFrame, drawn: Drawn) -> str:
         "published": ("published", _figure),
         "ours": ("ours", _figure),
         "error": ("error", more),
-        "gap": ("unexplained", _text),
     }
-    how: Cells = {"what": ("figure", str), "how": ("ours", _text), "source": ("published", str)}
+    how: Cells = {
+        "what": ("figure", str),
+        "how": ("ours", _text),
+        "gap": ("unexplained", _text),
+        "source": ("published", str),
+    }
     title = titles.reproduced(rows["error"].tolist())
-    listed = table(rows, cells) + details(
-        "How each figure was obtained and where it was published", table(rows, how)
-    )
-    body = f'<div class="card"><h3>Each figure</h3>{listed}</div>'
+    obtained = details("How each figure was obtained and where it was published", table(rows, how))
+    body = f'<div class="card"><h3>Each figure</h3>{table(rows, cells)}</div>{obtained}'
     points = rows[(rows["published"] > 0) & (rows["ours"] > 0)]
     if points.empty:
         return f'<p class="wide">{escape(title)}.</p>{body}'
@@ -51,7 +53,10 @@ def _reproduced(rows: pd.DataFrame, drawn: Drawn) -> str:
     chart = drawn.chart(
         "reproduced",
         served_charts.reproduced(
-            "reproduce", float(ends.min()) / 1.5, float(ends.max()) * 1.5, list(dict.fromkeys(kinds))
+            "reproduce",
+            float(ends.min()) / 1.5,
+            float(ends.max()) * 1.5,
+            list(dict.fromkeys(kinds)),
         ),
         title,
         "Ours against published figures on logarithmic axes",
@@ -75,7 +80,7 @@ def _benched(results: Sequence[Result]) -> str:
     for result in results:
         rows = result.rows
         machine = rows["machine"].iloc[0] if "machine" in rows else "unknown GPU"
-        text += f"<div class=\"card\"><h3>{escape(f'{machine}: {result.path.name}')}</h3>"
+        text += f'<div class="card"><h3>{escape(f"{machine}: {result.path.name}")}</h3>'
         text += _together(rows) if result.kind == "bench of several" else _points(rows)
         text += "</div>"
     return text

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from html import escape
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -33,28 +32,9 @@ from hisparse_sim.simulator.views.report.pieces import (
     tenths,
 )
 from hisparse_sim.simulator.views.report.results import Result, rows_of
-from hisparse_sim.simulator.views.report.shell import whole
 from hisparse_sim.simulator.views.report.vega import Spec
-from hisparse_sim.traces import atomic_path
 
 _FIGURES = ["policy", "buffer", "miss_percent", "per_step", "excess_over_min"]  # of a CSV
-
-
-def write_report(
-    results: Sequence[Result],
-    path: Path,
-    title: str | None = None,
-    profiles: data.Profiles = None,
-) -> list[str]:
-    """Write the page about `results` to `path`, atomically; return notes for its reader.
-    `profiles`: a file with models and links that are not shipped.
-
-    Raises TraceError if vl-convert-python is missing, if results cannot be joined, or if they name
-    a model or link that is in no available profile."""
-    page = Page(results, profiles)
-    with atomic_path(path) as temporary:
-        temporary.write_text(whole(page, title), encoding="utf-8")
-    return page.notes
 
 
 class Page:
@@ -65,7 +45,8 @@ class Page:
         self.rows = joined(rows_of(results, "sweep"))
         curves = rows_of(results, "curve")
         self.curves = curves if curves.empty else joined_curves(curves)
-        self.drawn, self.notes = Drawn(), []
+        self.drawn = Drawn()
+        self.notes: list[str] = []
         looks = ["policy", "buffer"]
         both = pd.concat([table.reindex(columns=looks) for table in (self.rows, self.curves)])
         self.policies = list(dict.fromkeys(both["policy"]))
@@ -88,8 +69,9 @@ class Page:
             {"name": name, "value": value} for name, value in signals.items()
         ]
         self.sections = [("answer", "The answer", self._answer()), *self._of_misses()]
-        self.sections.append(("plan", "Plan", plans.section(results, self.rows, self.drawn,
-                                                            profiles)))  # fmt: skip
+        planned = plans.section(results, self.rows, self.drawn, profiles)
+        if planned:
+            self.sections.append(("plan", "Plan", planned))
         self.sections += measured.sections(self.results, self.drawn)
         self.sections.append(
             ("provenance", "Sources, and how to repeat this",
@@ -205,11 +187,14 @@ class Page:
         self.drawn.tables["curve"] = data.columns(thinned, 1)
         series = self.curves.groupby("trace", sort=False)
         for number, (name, own) in enumerate(series, 1):
-            banded = "" if self.curves["layers"].max() == 1 else "; bands: 10 to 90 % of the layers"
+            banded = "; bands: 10 to 90 % of the layers" * bool((own["p10"] < own["p90"]).any())
             text += self.drawn.chart(
                 "rolling" + f"-{number}" * (number > 1),
                 charts.rolling(
-                    str(name), self.policies, self.sizes, list(dict.fromkeys(own["policy"])),
+                    str(name),
+                    self.policies,
+                    self.sizes,
+                    list(dict.fromkeys(own["policy"])),
                     self.shared,
                 ),
                 titles.rolling(own),

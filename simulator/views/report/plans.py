@@ -31,10 +31,11 @@ def section(
         )
         for number, plan in enumerate(plans, 1)
     )
-    text = text or hint(
-        "There is no plan among the results. This one weighs memory, misses and time:",
-        "hisparse-sim plan --prompt 32768 --output-len 8192 -o plan.json",
-    )
+    if not text and len(swept):
+        text = hint(
+            "There is no plan among the results. This one weighs memory, misses and time:",
+            "hisparse-sim plan --prompt 32768 --output-len 8192 -o plan.json",
+        )
     for number, (runs, served) in enumerate(findings.runs_of(results), 1):
         if not (closed := data.serve_table(served)).empty:
             text += _served(runs, closed, f"-{number}" * (number > 1), swept, drawn)
@@ -85,7 +86,7 @@ def _served(
         text += drawn.chart(
             f"shares{suffix}",
             served_charts.shares(f"shares{suffix}", parts["run"].nunique()),
-            titles.shares(closed, data.PARTS),
+            titles.shares(closed),
             "Where the time of the instances that decode goes, a bar per load and mode",
             "Of the instances that decode; concurrent requests, mode.",
             ["run", "part", "share"],

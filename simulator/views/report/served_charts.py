@@ -3,13 +3,11 @@
 from collections.abc import Sequence
 from typing import Any
 
-from hisparse_sim.simulator.views.report.data import PARTS
+from hisparse_sim.simulator.views.palette import PARTS, TABLE, places
 from hisparse_sim.simulator.views.report.vega import ZOOM, Spec, base, by_place, doubling, number
 
-MODES = ("hisparse", "baseline", "zero-cost")  # each with one colour in all charts
-_PART_COLOURS = ("var(--c4)", "var(--c0)", "var(--c2)", "var(--c1)", "var(--line)")
 WITHIN = (0.10, 0.25)  # bands around published figures
-_LOG: Spec = {"type": "log", "nice": True, "padding": 8}
+_POWERS = [10.0**power for power in range(-6, 13)]
 
 
 def pareto(sizes: Sequence[int], data: str, baseline: float | None) -> Spec:
@@ -169,7 +167,7 @@ def shares(data: str, rows: int) -> Spec:
             "color": {
                 "field": "part",
                 "type": "nominal",
-                "scale": {"domain": list(PARTS), "range": list(_PART_COLOURS)},
+                "scale": {"domain": list(PARTS), "range": _part_colours()},
                 "legend": {"title": None},
             },
             "tooltip": [
@@ -190,14 +188,14 @@ def reproduced(data: str, low: float, high: float, kinds: Sequence[str]) -> Spec
         "field": "published",
         "type": "quantitative",
         "title": "published",
-        "scale": _LOG | {"domain": [low, high], "nice": False},
-        "axis": {"format": "~s", "grid": False, "tickCount": 6},
+        "scale": {"type": "log", "domain": [low, high], "nice": False},
+        "axis": {"format": "~s", "grid": False, "values": _POWERS},
     }
     y: Spec = {
         "type": "quantitative",
         "title": "ours",
-        "scale": _LOG | {"domain": [low, high], "nice": False},
-        "axis": {"format": "~s", "tickCount": 6},
+        "scale": {"type": "log", "domain": [low, high], "nice": False},
+        "axis": {"format": "~s", "grid": False, "values": _POWERS, "domain": True, "ticks": True},
     }
     bands: list[Spec] = [
         {
@@ -235,14 +233,23 @@ def reproduced(data: str, low: float, high: float, kinds: Sequence[str]) -> Spec
     return base(data, height=340) | {"layer": [*bands, line, points]}
 
 
+def _part_colours() -> list[str]:
+    return ["var(--line)" if place is None else f"var(--c{place})" for _, place in PARTS.values()]
+
+
 def _modes(modes: Sequence[str]) -> dict[str, Any]:
-    known = [name for name in MODES if name in modes]
-    every = [*MODES, *(name for name in modes if name not in MODES)]
-    scales = {}
-    for channel in ("color", "shape"):
-        whole = by_place("mode", every, channel)
-        looks = dict(zip(whole["scale"]["domain"], whole["scale"]["range"], strict=True))
-        names = known + [name for name in modes if name not in known]
-        scale = {"domain": names, "range": [looks[name] for name in names]}
-        scales[channel] = whole | {"scale": scale, "legend": {"title": None}}
-    return scales
+    """Colour and shape of the modes, those of `palette`."""
+    found = places(modes)
+    looks = {
+        "color": [f"var(--c{place})" for place in found.values()],
+        "shape": [TABLE[place].shape for place in found.values()],
+    }
+    return {
+        channel: {
+            "field": "mode",
+            "type": "nominal",
+            "scale": {"domain": list(found), "range": values},
+            "legend": {"title": None},
+        }
+        for channel, values in looks.items()
+    }

@@ -1,25 +1,44 @@
 """The file around the sections of a report: style, script, library and data."""
 
 import json
+from collections.abc import Sequence
 from functools import cache
 from html import escape
 from importlib.metadata import version
 from importlib.resources import files
+from pathlib import Path
 from string import Template
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hisparse_sim.simulator.views import palette
+from hisparse_sim.simulator.views.report.data import Profiles
+from hisparse_sim.simulator.views.report.page import Page
 from hisparse_sim.simulator.views.report.pieces import contents
-from hisparse_sim.traces import TraceError
+from hisparse_sim.simulator.views.report.results import Result
+from hisparse_sim.traces import TraceError, atomic_path
 from hisparse_sim.traces.errors import install
-
-if TYPE_CHECKING:
-    from hisparse_sim.simulator.views.report.page import Page
 
 _BUNDLE_HELP = f"the report needs Vega-Lite from the package vl-convert-python: {install('report')}"
 
 
-def whole(page: "Page", title: str | None = None, panel: str = "", live: Any = None) -> str:
+def write_report(
+    results: Sequence[Result],
+    path: Path,
+    title: str | None = None,
+    profiles: Profiles = None,
+) -> list[str]:
+    """Write the page about `results` to `path`, atomically; return notes for its reader.
+    `profiles`: a file with models and links that are not shipped.
+
+    Raises TraceError if vl-convert-python is missing, if results cannot be joined, or if they name
+    a model or link that is in no available profile."""
+    page = Page(results, profiles)
+    with atomic_path(path) as temporary:
+        temporary.write_text(whole(page, title), encoding="utf-8")
+    return page.notes
+
+
+def whole(page: Page, title: str | None = None, panel: str = "", live: Any = None) -> str:
     """Return the page as one file.
 
     `panel`: controls above the answer. `live`: what the script needs for them; the page may then

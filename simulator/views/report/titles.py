@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from hisparse_sim.simulator.replay.totals import totals
-from hisparse_sim.simulator.views.palette import OPTIMUM, named
+from hisparse_sim.simulator.views.palette import OPTIMUM, PARTS, named
 from hisparse_sim.simulator.views.report.findings import focus
 from hisparse_sim.simulator.views.report.pieces import percent
 
@@ -17,37 +17,40 @@ _LEFT_OUT = 0.1  # of a curve: the burst of the first steps
 
 def miss_ratio(sums: pd.DataFrame, policy: str, buffer: int) -> str:
     """`sums`: totals of one trace."""
-    own = sums[sums["policy"] == policy].set_index("buffer")["miss_rate"]
+    own: dict[Any, float] = (
+        sums[sums["policy"] == policy].set_index("buffer")["miss_rate"].to_dict()
+    )
     said = f"{named(policy)} misses {percent(own[buffer], 1)} with {buffer:,} slots"
-    others = [size for size in (own.index.min(), own.index.max()) if size != buffer]
+    others = [size for size in dict.fromkeys((min(own), max(own))) if size != buffer]
     return said + "".join(f", {percent(own[size], 1)} with {size:,}" for size in others)
 
 
 def policies(sums: pd.DataFrame, policy: str, buffer: int) -> str:
     at = sums[sums["buffer"] == buffer].set_index("policy")
-    online = at.drop(index=OPTIMUM, errors="ignore")["misses_per_step"]
-    excess = at.loc[policy, "excess_over_min"]
+    misses: dict[Any, float] = at["misses_per_step"].to_dict()
+    online = {name: value for name, value in misses.items() if name != OPTIMUM}
+    excess = float(at["excess_over_min"].to_dict()[policy])
     slots = f"at {buffer:,} slots"
-    said = f"{named(policy)} misses {at.loc[policy, 'misses_per_step']:,.1f} a step {slots}"
+    said = f"{named(policy)} misses {misses[policy]:,.1f} a step {slots}"
     if math.isfinite(excess):
         said = f"{named(policy)} misses {percent(excess)} more than MIN {slots}"
     if len(online) < 2:
         return said
-    best = online.idxmin()
+    best = min(online, key=lambda name: online[name])
     if best == policy:
         return f"{said}; no other policy misses fewer"
-    return f"{said}; {named(str(best))} misses {percent(1 - online[best] / online[policy], 1)} fewer"
+    return f"{said}; {named(best)} misses {percent(1 - online[best] / misses[policy], 1)} fewer"
 
 
 def layers(rows: pd.DataFrame, policy: str, buffer: int) -> str:
     """`rows`: of one trace, with layers."""
     sums = totals(rows, ("layer", "policy", "buffer"))
     own = sums[(sums["policy"] == policy) & (sums["buffer"] == buffer)].set_index("layer")
-    misses = own["misses_per_step"]
-    mean = misses.mean()
+    misses: dict[Any, float] = own["misses_per_step"].to_dict()
+    mean = sum(misses.values()) / max(1, len(misses))
     if mean == 0:
         return f"No layer misses with {buffer:,} slots"
-    most, least = misses.idxmax(), misses.idxmin()
+    most, least = (pick(misses, key=lambda layer: misses[layer]) for pick in (max, min))
     return (
         f"Layer {most} misses {misses[most] / mean:.1f} times the mean, layer {least}"
         f" {misses[least] / mean:.2f} times ({named(policy)}, {buffer:,} slots)"
@@ -127,15 +130,14 @@ def percentile(rows: pd.DataFrame, of: str) -> str:
     return f"{what} {', '.join(told)}, at {at:,.0f} concurrent requests"
 
 
-def shares(rows: pd.DataFrame, columns: Mapping[str, str]) -> str:
-    """`columns`: name of each part -> its column."""
+def shares(rows: pd.DataFrame) -> str:
     own = rows[rows["mode"] == "hisparse"]
     own = own if len(own) else rows
     last = own.sort_values("concurrency").iloc[-1]
-    parts = {name: float(last[column]) for name, column in columns.items()}
+    parts = {name: float(last[column]) for name, (column, _) in PARTS.items()}
     most = max(parts, key=lambda name: parts[name])
     said = f"Most of the time is {most} ({percent(parts[most])})"
-    if "swap-in" in parts and most != "swap-in":
+    if most != "swap-in":
         said += f", swap-in {percent(parts['swap-in'])}"
     return f"{said}: {last['mode']} at {last['concurrency']:,.0f}"
 

@@ -86,7 +86,7 @@ def by_policy(policies: Sequence[str], channel: str) -> Spec:
 
 def by_place(field: str, names: Sequence[Any], channel: str) -> Spec:
     """Colour, shape or dash of names that are no policies, in their order."""
-    every = {
+    every: list[Any] = {
         "color": [f"var(--c{place})" for place in range(len(palette.TABLE))],
         "shape": [one.shape for one in palette.TABLE],
         "strokeDash": list(DASHES),
@@ -129,7 +129,11 @@ def summed(by: Sequence[str], which: str = IN_BUFFERS) -> list[Spec]:
 def _sums() -> list[Spec]:
     names = ("steps", "accesses", "misses", "optimum")
     sums = [{"op": "sum", "field": name, "as": name} for name in names]
-    return [*sums, {"op": "valid", "field": "optimum", "as": "known"}, {"op": "count", "as": "rows"}]
+    return [
+        *sums,
+        {"op": "valid", "field": "optimum", "as": "known"},
+        {"op": "count", "as": "rows"},
+    ]
 
 
 def summed_with_spread(by: Sequence[str], which: str) -> list[Spec]:
