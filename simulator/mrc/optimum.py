@@ -102,11 +102,11 @@ def count(rows: Rows, begin: int, end: int, levels: Levels, change: Longs) -> No
             if top - word < WORD:
                 others &= (one << np.uint64(top - word)) - one
             while others != 0:
-                near = np.uint32(word) + lowest_one(others)
+                place = np.uint32(word) + lowest_one(others)
                 others &= others - one
-                step = np.uint32(due[near])
-                following[held[near]] = first[step]
-                first[step] = held[near]
+                step = np.uint32(due[place])
+                following[held[place]] = first[step]
+                first[step] = held[place]
                 soonest = min(soonest, step)
         level = np.uint32(0)
         for i in range(len(row)):
