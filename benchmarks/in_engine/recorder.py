@@ -9,12 +9,16 @@ trace file of it. No GPU. Selections drift as real ones do: nine of ten position
 import argparse
 import json
 import re
+import sys
 import tempfile
 import threading
 import time
 from pathlib import Path
 
 import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from machine import describe_machine, describe_versions
 
 from hisparse_sim.gpu_replay.engine import events
 from hisparse_sim.gpu_replay.engine.host_ring import SHARED_MEMORY, HostRing, entries_within
@@ -97,6 +101,8 @@ def main() -> None:
             "most_memory_mib": round(memory.most_mib),
             "of_which_ring_mib": given.ring_mib,
         }
+    versions = describe_versions("numpy", "pyarrow", "hisparse-sim")
+    found = {"machine": describe_machine(), "versions": versions, **found}
     text = json.dumps(found, indent=1)
     print(text)
     if given.output is not None:
