@@ -17,6 +17,7 @@ _COMMANDS = {
         f"{_SIMULATOR}.sweep:curve",
         "Draw the misses of decode steps, or their time, as a rolling mean.",
     ),
+    "explore": (f"{_SIMULATOR}.explore:explore", "Serve the report with live controls."),
     "gpu": (f"{_GPU}.gpu:gpu", "Replay and measure on an NVIDIA GPU."),
     "mrc": (f"{_SIMULATOR}.mrc:mrc", "Count misses at all buffer sizes in one pass."),
     "policies": (f"{_SIMULATOR}.policies:list_policies", "List the policies, one line each."),
