@@ -149,7 +149,7 @@ class Calculator:
             Tile("requests", "Requests per GPU", f"{resident[0]:,}",
                  f"ratio {best.ratio}, limited by {resident[1]}", "memory"),
             Tile("rate", "Tokens per second", f"{served['tokens_per_s']:,.0f}",
-                 f"{gain:.2f} times the {base['tokens_per_s']:,.0f} without HiSparse;"
+                 f"{gain:.1f} times the {base['tokens_per_s']:,.0f} without HiSparse;"
                  f" {served['tpot_p50_ms']:,.1f} ms per token (simulated)", "plan"),
         ]  # fmt: skip
         return {"verdict": verdict, "tiles": [asdict(tile) for tile in tiles]}

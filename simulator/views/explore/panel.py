@@ -28,8 +28,9 @@ _LABELS = {
 STATIC: Mapping[str, tuple[Any, ...]] = {  # of a page without a server: what may be chosen
     "policy": ("lru", "belady"),
     "link": ("h200-pcie5", "gh200-c2c"),
+    "model": ("glm-5.1", "deepseek-v3.2"),
     "prompt": (32_768, 131_072),
-    "concurrency": (16, 32, 64, 128, 256),
+    "concurrency": (16, 32, 64, 256),
 }
 
 
