@@ -4,8 +4,6 @@ Skipped where Chromium with its driver (Debian: chromium, chromium-driver) or se
 """
 
 import json
-import shutil
-import time
 from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
@@ -14,12 +12,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from browsers import asked, chromium, opened, wait
 from make_results import results, run
 
 from hisparse_sim.simulator.replay.result_files import read_rows
 from hisparse_sim.simulator.replay.totals import totals
-
-BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")
 
 
 @pytest.fixture(scope="module")
@@ -33,45 +30,14 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def browser(page: Path) -> Iterator[Any]:
-    if BROWSER is None or shutil.which("chromedriver") is None:
-        pytest.skip("needs Chromium and chromedriver")
-    webdriver = pytest.importorskip("selenium.webdriver", reason="needs selenium")
-    options = webdriver.ChromeOptions()
-    options.binary_location = BROWSER
-    for flag in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"):
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    service = webdriver.ChromeService(shutil.which("chromedriver"))
-    driver = webdriver.Chrome(options=options, service=service)
-    try:
-        opened(driver, page)
+    with chromium() as driver:
+        opened(driver, page.as_uri())
         yield driver
-    finally:
-        driver.quit()
-
-
-def opened(driver: Any, page: Path) -> None:
-    driver.get(page.as_uri())
-    wait(driver, "return document.documentElement.dataset.ready === 'true'")
-
-
-def wait(driver: Any, script: str) -> None:
-    for _ in range(100):
-        if driver.execute_script(script):
-            return
-        time.sleep(0.1)
-    raise AssertionError(f"never true: {script[:200]}")
 
 
 def test_it_loads_without_errors_and_fetches_nothing(browser: Any, page: Path) -> None:
     assert browser.get_log("browser") == []
-    messages = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
-    asked = [
-        message["params"]["request"]["url"]
-        for message in messages
-        if message["method"] == "Network.requestWillBeSent"
-    ]
-    assert asked == [page.as_uri()]
+    assert asked(browser) == [page.as_uri()]
     drawn = browser.execute_script("return document.querySelectorAll('.chart svg').length")
     assert drawn == len(browser.execute_script("return [...document.querySelectorAll('.chart')]"))
     assert drawn == 7
@@ -196,7 +162,7 @@ def test_a_saved_chart_needs_no_page(browser: Any) -> None:
 
 
 def test_the_legend_and_the_chosen_buffer_reach_all_charts(browser: Any, page: Path) -> None:
-    opened(browser, page)  # nothing is under the pointer
+    opened(browser, page.as_uri())  # nothing is under the pointer
     faded = (
         "[...document.querySelectorAll('#swap-in .mark-line path')]"
         ".map((one) => one.getAttribute('opacity')).join()"
@@ -220,7 +186,7 @@ def test_the_keyboard_reaches_everything(browser: Any, page: Path) -> None:
     """From the top: skip link, theme, sections, choices, tiles, charts; nothing holds the focus."""
     from selenium.webdriver import ActionChains, Keys
 
-    opened(browser, page)
+    opened(browser, page.as_uri())
     seen = []
     for _ in range(80):
         ActionChains(browser).send_keys(Keys.TAB).perform()

@@ -217,9 +217,9 @@ def _spans(rows: pd.DataFrame) -> tuple[pd.DataFrame | None, str]:
     by = ["policy", "buffer"]
     if "layer" in rows and rows["layer"].dropna().nunique() > 1:
         layers = totals(rows[rows["layer"].notna()], ["layer", *by])
-        found = layers.groupby(by, sort=False)["misses_per_step"]
-        ends = pd.DataFrame({"low": found.quantile(0.1), "high": found.quantile(0.9)})
-        return ends.reset_index(), "lines: 10-90 %\nof layers"
+        groups = layers.groupby(by, sort=False)["misses_per_step"]
+        found = pd.DataFrame({"low": groups.quantile(0.1), "high": groups.quantile(0.9)})
+        return found.reset_index(), "lines: 10-90 %\nof layers"
     steps = rows.drop_duplicates(by)
     if {"p50", "p95"} <= set(rows) and rows.groupby(by).ngroups == len(rows):
         ends = steps[[*by, "p50", "p95"]].set_axis([*by, "low", "high"], axis=1)

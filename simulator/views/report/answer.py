@@ -3,7 +3,6 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import Any
 
 import pandas as pd
@@ -12,7 +11,7 @@ from hisparse_sim.simulator.replay.metrics import blocks_of
 from hisparse_sim.simulator.replay.totals import totals
 from hisparse_sim.simulator.views.palette import OPTIMUM, named
 from hisparse_sim.simulator.views.report import data, findings, titles
-from hisparse_sim.simulator.views.report.pieces import percent
+from hisparse_sim.simulator.views.report.pieces import percent, unbroken
 from hisparse_sim.simulator.views.report.results import Result, rows_of
 
 
@@ -30,9 +29,9 @@ class Tile:
 def tiles_html(tiles: Sequence[Tile]) -> str:
     every = "".join(
         f'<a class="tile" data-tile="{one.name}" href="#{one.href}">'
-        f'<span class="label">{escape(one.label)}</span>'
-        f'<span class="value">{escape(one.value)}</span>'
-        f'<span class="small">{escape(one.note)}</span></a>'
+        f'<span class="label">{unbroken(one.label)}</span>'
+        f'<span class="value">{unbroken(one.value)}</span>'
+        f'<span class="small">{unbroken(one.note)}</span></a>'
         for one in tiles
     )
     return f'<div class="tiles">{every}</div>'

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from html import escape
 
 from hisparse_sim.simulator.views.report.data import Columns
+from hisparse_sim.simulator.views.report.pieces import unbroken
 from hisparse_sim.simulator.views.report.vega import Spec
 
 KEYS = "+ and - zoom, arrows move, 0 resets"
@@ -35,7 +36,7 @@ class Drawn:
         self.charts[name] = spec | {"usermeta": {"columns": list(columns)}}
         keys = f' aria-keyshortcuts="+ - 0" title="{KEYS}"' if zoom else ""
         return (
-            f'<figure class="card" id="{name}-card"><h3>{escape(title)}</h3>{extra}'
+            f'<figure class="card" id="{name}-card"><h3>{unbroken(title)}</h3>{extra}'
             f'<div class="chart" id="{name}" role="img" tabindex="0" data-zoom="{zoom}"{keys}'
             f' aria-label="{escape(label)}"></div>'
             f"<figcaption>{escape(caption)}"

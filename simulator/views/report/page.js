@@ -148,6 +148,45 @@ document.addEventListener("click", async (event) => {
   if (kind === "csv") save(csvOf(id), "text/csv", `${id}.csv`);
 });
 
+// Live controls: the answer of a choice comes from the server of this page, or is held by it.
+const controls = document.getElementById("controls");
+const token = new URLSearchParams(location.search).get("token");
+let asked = 0;
+async function answerOf(values) {
+  if (page.live.answers) {
+    const [verdict, tiles] = page.live.answers[values.map(([, value]) => value).join("|")];
+    return { verdict, tiles: Object.entries(tiles).map(([name, [value, note]]) => ({ name, value, note })) };
+  }
+  const reply = await fetch(`answer?${new URLSearchParams([...values, ["token", token]])}`);
+  if (!reply.ok) throw new Error(await reply.text());
+  return reply.json();
+}
+async function answer() {
+  const number = ++asked;
+  const values = [...controls.elements].map((list) => [list.name, list.value]);
+  let found;
+  try {
+    found = await answerOf(values);
+  } catch {
+    found = { verdict: "No answer: the command explore has ended.", tiles: [] };
+  }
+  if (number !== asked) return; // a later choice is on its way
+  document.querySelector(".verdict").textContent = found.verdict;
+  const of = new Map(found.tiles.map((tile) => [tile.name, tile]));
+  for (const tile of document.querySelectorAll(".tiles .tile")) {
+    const { value, note } = of.get(tile.dataset.tile) ?? { value: "-", note: "" };
+    tile.querySelector(".value").textContent = value;
+    tile.querySelector(".small").textContent = note;
+  }
+  const shown = document.getElementById("shown");
+  const buffer = values.find(([name]) => name === "buffer")[1];
+  if (shown && [...shown.options].some((one) => one.value === buffer)) {
+    shown.value = buffer;
+    set(choices());
+  }
+}
+controls?.addEventListener("change", answer);
+
 const button = document.getElementById("theme");
 function setTheme(theme) {
   document.documentElement.dataset.theme = theme;

@@ -45,6 +45,11 @@ def _class(is_text: bool, name: str) -> str:
 _WRAPPED = ("reason", "trace_sha256", "gap", "how", "source")
 
 
+def unbroken(text: str) -> str:
+    """Return text for HTML in which a per cent sign stays with its number."""
+    return escape(text).replace(" %", "\u00a0%")
+
+
 def details(summary: str, body: str) -> str:
     return f"<details><summary>{escape(summary)}</summary>{body}</details>"
 

@@ -41,12 +41,12 @@ def write_report(
 def whole(page: Page, title: str | None = None, panel: str = "", live: Any = None) -> str:
     """Return the page as one file.
 
-    `panel`: controls above the answer. `live`: what the script needs for them; the page may then
-    ask its own server. Raises TraceError if vl-convert-python is missing."""
+    `panel`: controls above the answer. `live`: what the script needs for them; with nothing in it
+    the page asks its own server. Raises TraceError if vl-convert-python is missing."""
     return Template(_shipped("page.html")).substitute(
         version=escape(version("hisparse-sim")),
         title=escape(title or page.title),
-        connect="'self'" if live is not None else "'none'",
+        connect="'self'" if live == {} else "'none'",
         style=palette.css() + "\n" + _shipped("page.css"),
         contents=contents(page.sections),
         legend=page.legend,

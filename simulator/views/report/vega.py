@@ -86,12 +86,12 @@ def by_policy(policies: Sequence[str], channel: str) -> Spec:
 
 def by_place(field: str, names: Sequence[Any], channel: str) -> Spec:
     """Colour, shape or dash of names that are no policies, in their order."""
-    choices: dict[str, list[Any]] = {
+    looks_of: dict[str, list[Any]] = {
         "color": [f"var(--c{place})" for place in range(len(palette.TABLE))],
         "shape": [one.shape for one in palette.TABLE],
         "strokeDash": list(DASHES),
     }
-    every = choices[channel]
+    every = looks_of[channel]
     looks = [every[number % len(every)] for number in range(len(names))]
     scale = {"domain": list(names), "range": looks}
     return {"field": field, "type": "nominal", "scale": scale, "legend": None}
