@@ -17,14 +17,11 @@ _COMMANDS = {
         f"{_SIMULATOR}.sweep:curve",
         "Draw the misses of decode steps, or their time, as a rolling mean.",
     ),
-<<<<<<< HEAD
-    "explore": (f"{_SIMULATOR}.explore:explore", "Serve the report with live controls."),
-=======
     "engine": (
         f"{_GPU}.engine:engine",
         "Count, record and speed up swap-ins inside a running SGLang.",
     ),
->>>>>>> main
+    "explore": (f"{_SIMULATOR}.explore:explore", "Serve the report with live controls."),
     "gpu": (f"{_GPU}.gpu:gpu", "Replay and measure on an NVIDIA GPU."),
     "mrc": (f"{_SIMULATOR}.mrc:mrc", "Count misses at all buffer sizes in one pass."),
     "policies": (f"{_SIMULATOR}.policies:list_policies", "List the policies, one line each."),

@@ -31,12 +31,9 @@ NOT_RUN = {
     "trace convert answers.jsonl": "needs the answers of a server",
     "trace synth": "takes long; tests/test_synth.py makes smaller ones",
     "sweep smollm2.parquet": "needs a captured trace",
-<<<<<<< HEAD
     "explore rows.parquet": "serves until it is stopped; tests/test_explore.py runs it",
-=======
     "observe": "needs the counters of a server; tests/test_observe.py has some",
     "sweep like-ours.parquet": "needs what is fitted to them",
->>>>>>> main
     "reproduce": "takes long; tests/test_reproduce.py runs it",
 }
 REFERENCE = runpy.run_path(str(DOCS / "make_reference.py"))
