@@ -10,3 +10,27 @@
 
 torch is needed inside the server only, and no NVIDIA GPU at import.
 """
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hisparse_sim.gpu_replay.engine.checking import check_folder
+    from hisparse_sim.gpu_replay.engine.launching import check_server, run_server
+    from hisparse_sim.gpu_replay.engine.options import Options
+
+__all__ = ["Options", "check_folder", "check_server", "run_server"]
+
+_MODULE_OF = {
+    "Options": "options",
+    "check_folder": "checking",
+    "check_server": "launching",
+    "run_server": "launching",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import at first use: the plugin must not load a simulator into the engine's processes."""
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)

@@ -21,7 +21,7 @@ REQUIRED = ("request", "layer", "step", "seq_len", "positions")
 OPTIONAL = ("scores", "next_positions")
 DEFAULTS = {
     "model": "", "provenance": "", "num_layers": None, "version": 1, "source": "", "dataset": "",
-    "layer_types": None, "unit": "token", "order": "position", "draft_tokens": 1, "prompt_len": {}, "created": "",
+    "layer_types": None, "unit": "token", "order": "position", "prompt_len": {}, "created": "",
     "notes": None, "draft_tokens": 1,
 }  # fmt: skip
 
