@@ -49,7 +49,7 @@ BARS = {
 }
 SWEEP_POLICIES = ("lru", "arc", "lfu")
 SWEEP_BUFFERS = (2048, 4096, 6144)
-SWEEP_BAR = 6
+SWEEP_BAR = 7
 THREADS_BAR = 1.8
 DEFAULT_TURNS = 2  # its default table takes seconds a turn, and is far behind
 

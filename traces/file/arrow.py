@@ -208,6 +208,7 @@ class Batches:
             reader = pa.ipc.open_file(pa.BufferReader(self._data))
             self.schema = reader.schema
             self._batches = range(reader.num_record_batches)
+        self._edges: dict[int, list[tuple[int, int]]] = {}  # of a batch's header and columns
         self._chooses = False  # whether to read only the columns asked for
         self._starts = np.zeros(1, np.int64)  # [batches + 1] first row of each
 
@@ -272,7 +273,9 @@ class Batches:
         known = self.digest.checksums[batch].tolist()
         if crc32(block[: _body(block)]) != known[0]:
             raise ValueError(f"the checksum of the header of batch {batch} is wrong")
-        edges = list(pairwise(_edges(block, self.schema)))
+        if batch not in self._edges:
+            self._edges[batch] = list(pairwise(_edges(block, self.schema)))
+        edges = self._edges[batch]
         for name, (first, stop), checksum in zip(
             self.schema.names, edges[1:], known[1:], strict=True
         ):

@@ -1,6 +1,7 @@
 """Arrow columns as contiguous NumPy arrays; refuses what is missing or does not fit."""
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -169,8 +170,8 @@ def read_following(following: Ragged, seq_len: Ints) -> Ragged:
 
 
 def _rows(chunks: Sequence[pa.Array]) -> list[tuple[int, pa.Array]]:
-    first_rows = np.cumsum([0, *map(len, chunks)])
-    return list(zip(first_rows.tolist(), chunks, strict=False))
+    first_rows = accumulate(map(len, chunks), initial=0)
+    return list(zip(first_rows, chunks, strict=False))
 
 
 def _refuse_null(chunk: pa.Array, row: int, name: str) -> None:
