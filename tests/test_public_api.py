@@ -58,7 +58,7 @@ def test_importing_it_loads_nothing_else() -> None:
 # --- functions and commands ----------------------------------------------------------------------
 
 # What only a command line has, and what only a function has.
-TERMINAL = {"form", "output", "quiet", "provenance", "force", "plot", "config"}
+TERMINAL = {"form", "output", "quiet", "provenance", "force", "plot", "scatter", "config"}
 PROGRAM = {"jobs", "executor", "progress", "keep", "say"}
 RENAMED = {"no_min": "compare_min"}
 
