@@ -13,7 +13,7 @@ import pytest
 from hisparse_sim.simulator.serving.aim import Aim
 from hisparse_sim.simulator.serving.deployment import Deployment
 from hisparse_sim.simulator.serving.hardware import load_hardware
-from hisparse_sim.simulator.serving.latency import load_link
+from hisparse_sim.simulator.serving.latency import load_link, swap_in_on
 from hisparse_sim.simulator.serving.launch import launch_flags
 from hisparse_sim.simulator.serving.missing import (
     QUANTILES,
@@ -23,7 +23,7 @@ from hisparse_sim.simulator.serving.missing import (
 )
 from hisparse_sim.simulator.serving.models import load_model
 from hisparse_sim.simulator.serving.plan import make_plan
-from hisparse_sim.simulator.serving.prediction import Setting, swap_in_on
+from hisparse_sim.simulator.serving.prediction import Setting
 from hisparse_sim.simulator.serving.served import serve
 from hisparse_sim.simulator.serving.serving_rows import serve_all, serve_one
 from hisparse_sim.simulator.serving.steptimes import LAYOUTS, load_step_times

@@ -16,7 +16,8 @@ from hisparse_sim.cli import cli
 from hisparse_sim.simulator.serving.aim import Aim
 from hisparse_sim.simulator.serving.prefixes import cached_tokens
 from hisparse_sim.simulator.serving.workload import Blocks, Requests
-from hisparse_sim.simulator.serving.workload_files import FORMATS, read_workload
+from hisparse_sim.simulator.serving.workload_files import read_workload
+from hisparse_sim.simulator.serving.workload_formats import FORMATS
 from hisparse_sim.traces import TraceError
 
 AZURE_2024 = """TIMESTAMP,ContextTokens,GeneratedTokens

@@ -19,12 +19,11 @@ from hisparse_sim.simulator.commands.answers import (
     write,
     write_document,
 )
+from hisparse_sim.simulator.commands.load_options import load_options, target_options
 from hisparse_sim.simulator.commands.setting_options import (
     deployment_options,
     engine_option,
-    load_options,
     policy_option,
-    target_options,
     trace_options,
 )
 from hisparse_sim.simulator.views import FIGURE_SUFFIXES

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -12,11 +12,11 @@ from hisparse_sim.policies import Policy, get_policy
 from hisparse_sim.simulator.mrc.counted import are_facts
 from hisparse_sim.simulator.serving import config_check
 from hisparse_sim.simulator.serving.aim import Aim
+from hisparse_sim.simulator.serving.answered import Planned, Serving, with_origin
 from hisparse_sim.simulator.serving.candidates import Progress as PlanProgress
 from hisparse_sim.simulator.serving.config_check import Finding
 from hisparse_sim.simulator.serving.hardware import load_hardware
-from hisparse_sim.simulator.serving.missing import Origin
-from hisparse_sim.simulator.serving.plan import DEFAULT_BUFFERS, DEFAULT_RATIOS, Plan, make_plan
+from hisparse_sim.simulator.serving.plan import DEFAULT_BUFFERS, DEFAULT_RATIOS, make_plan
 from hisparse_sim.simulator.serving.prediction import Setting
 from hisparse_sim.simulator.serving.reproduce import Progress, origin_of, table
 from hisparse_sim.simulator.serving.reproduce import reproduce as redo
@@ -31,55 +31,11 @@ from hisparse_sim.simulator.serving.serving_rows import serve_all
 from hisparse_sim.simulator.serving.workload_files import Recorded, read_workload
 from hisparse_sim.simulator.serving.workload_notes import notes_on
 from hisparse_sim.traces import OneTrace, as_trace
-from hisparse_sim.traces.notebook import Shown
 
 DEFAULT_MODES = ("baseline", "hisparse", "zero-cost")
 DEFAULT_CONCURRENCY = 256  # over all ranks
 OTHER_POLICIES = ("fifo", "lru", "arc", "belady")  # whose misses the best pair is tried with
 LINKED = "gh200"  # the machine whose host link it is tried with
-
-
-@dataclass(frozen=True, kw_only=True, repr=False)
-class Planned(Shown, Plan):
-    """A plan and its purpose."""
-
-    setting: Setting
-    aim: Aim
-    origin: Origin  # of the misses
-    notes: tuple[str, ...]  # for the reader, a sentence each
-
-    def document(self, every: bool = False) -> dict[str, Any]:
-        """Everything, with its basis."""
-        return super().document(every) | {"assumptions": list(self.setting.assumptions())}
-
-    def _shown(self) -> tuple[str, Iterable[str], pd.DataFrame]:
-        title = "No plan"
-        if self.best is not None:
-            title = (
-                f"Plan: device_buffer_size {self.best['buffer']},"
-                f" host_to_device_ratio {self.best['ratio']}"
-            )
-        rows = self.rows().drop(columns="flags")
-        return title, [*self.reasons, *self.notes, self.flags], rows
-
-    def table(self, every: bool = False) -> pd.DataFrame:
-        """The rows with `trace` and `provenance`, as the command writes them and figures need
-        them."""
-        return _of(self.origin, self.rows(every))
-
-
-@dataclass(frozen=True, repr=False)
-class Serving(Shown):
-    """Serving runs, a row per mode and load, and their setting."""
-
-    rows: pd.DataFrame
-    setting: Setting
-    aim: Aim  # of the first load
-    origin: Origin  # of the misses
-    notes: tuple[str, ...]
-
-    def _shown(self) -> tuple[str, Iterable[str], pd.DataFrame]:
-        return "Serving", self.notes, self.rows
 
 
 @takes_scenario
@@ -280,7 +236,7 @@ def serve(
         aims,
         progress,
     )
-    return Serving(_of(origin, rows), setting, aims[0], origin, notes)
+    return Serving(with_origin(origin, rows), setting, aims[0], origin, notes)
 
 
 def reproduce(
@@ -298,7 +254,7 @@ def reproduce(
     each figure before it is computed; all take some minutes.
     """
     opened = None if trace is None else as_trace(trace)
-    return _of(
+    return with_origin(
         origin_of(opened),
         table(list(redo(opened, get_policy(policy), progress, engine))),
     )
@@ -307,7 +263,3 @@ def reproduce(
 def _with_prefixes(setting: Setting, asked: Scenario, recorded: Recorded) -> Setting:
     """The setting with a prefix cache, if the blocks of the prompts are known."""
     return replace(setting, prefix_cache=asked.prefix_cache and recorded.blocks is not None)
-
-
-def _of(origin: Origin, rows: pd.DataFrame) -> pd.DataFrame:
-    return rows.assign(trace=origin.name, provenance=origin.provenance)

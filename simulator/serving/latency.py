@@ -18,6 +18,7 @@ of a load (Little's law), so it depends on the round trip.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from math import inf
@@ -33,6 +34,7 @@ from hisparse_sim.simulator.serving.profiles import Profile, ProfileError, find_
 if TYPE_CHECKING:
     import pandas as pd
 
+Floats = npt.NDArray[np.float64]
 KERNELS = ("sglang", "native")
 
 
@@ -239,3 +241,16 @@ def swap_in_us(
     copy = cost.first_us + np.cbrt(own**3 + every**3) / 1e3
     total: npt.NDArray[np.float64] = plan + np.where(misses > 0, copy, 0.0)
     return total
+
+
+def swap_in_on(
+    link: Link, kernel: str, device_buffer_size: int, entry_bytes: int
+) -> Callable[[int, Floats, Floats], Floats]:
+    """Swap-in time of (requests, mean misses, misses of the busiest) on a link, in us."""
+
+    def swap_in(requests: int, misses: Floats, most: Floats) -> Floats:
+        return swap_in_us(
+            link, kernel, requests, misses, device_buffer_size, entry_bytes, peak=most
+        )
+
+    return swap_in

@@ -13,8 +13,8 @@ from hisparse_sim.simulator.serving.admission import (
     Pool,
 )
 from hisparse_sim.simulator.serving.deployment import RESERVE, Deployment
-from hisparse_sim.simulator.serving.exposure import Exposure, Floats, SwapIn
-from hisparse_sim.simulator.serving.latency import Link, load_link, swap_in_us
+from hisparse_sim.simulator.serving.exposure import Exposure
+from hisparse_sim.simulator.serving.latency import Link, load_link, swap_in_on
 from hisparse_sim.simulator.serving.memory import (
     HOST,
     PAGE_TOKENS,
@@ -39,17 +39,6 @@ def _shipped_link(name: str) -> Link:
 def _link(name: str, profiles: str | Path | None) -> Link:
     """As `load_link`; a shipped profile is read once."""
     return _shipped_link(name) if profiles is None else load_link(name, profiles)
-
-
-def swap_in_on(link: Link, kernel: str, device_buffer_size: int, entry_bytes: int) -> SwapIn:
-    """Swap-in time of (requests, mean misses, misses of the busiest) on a link, see latency.py."""
-
-    def swap_in(requests: int, misses: Floats, most: Floats) -> Floats:
-        return swap_in_us(
-            link, kernel, requests, misses, device_buffer_size, entry_bytes, peak=most
-        )
-
-    return swap_in
 
 
 @dataclass(frozen=True)

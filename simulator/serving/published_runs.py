@@ -16,7 +16,7 @@ from hisparse_sim.simulator.serving.deployment import Deployment, rank_weight_by
 from hisparse_sim.simulator.serving.engines import load_engine
 from hisparse_sim.simulator.serving.exposure import Exposure
 from hisparse_sim.simulator.serving.hardware import load_hardware
-from hisparse_sim.simulator.serving.latency import load_link
+from hisparse_sim.simulator.serving.latency import load_link, swap_in_on
 from hisparse_sim.simulator.serving.memory import (
     baseline_pool_tokens,
     full_kv_bytes,
@@ -24,7 +24,7 @@ from hisparse_sim.simulator.serving.memory import (
 )
 from hisparse_sim.simulator.serving.missing import LayerMisses, layer_misses
 from hisparse_sim.simulator.serving.models import Model, load_model
-from hisparse_sim.simulator.serving.prediction import Setting, swap_in_on
+from hisparse_sim.simulator.serving.prediction import Setting
 from hisparse_sim.simulator.serving.published import read_published
 from hisparse_sim.simulator.serving.served import Served, serve
 from hisparse_sim.simulator.serving.speculation import Speculation
@@ -113,10 +113,8 @@ class Runs:
             disaggregated=entry.get("disaggregated", False),
             chunked_prefill_size=entry.get("chunked_prefill_size", 65_536),
             max_running_requests=entry.get("max_running_requests", 480),
-            speculation=(
-                Speculation(entry["draft_tokens"], entry["acceptance_length"])
-                if "draft_tokens" in entry
-                else None
+            speculation=Speculation.stated(
+                entry.get("draft_tokens"), entry.get("acceptance_length")
             ),
         )
 
@@ -143,8 +141,8 @@ class Runs:
                     ]
                     low, high = (rate.output_tokens_per_s for rate in rates)
                     how += (
-                        f"; the host gives {setting.link.bulk_gb_s * pulling(setting):.0f} GB/s as"
-                        f" measured; with {bounds[0]:.0f} {low:,.0f}, with {bounds[1]:.0f}"
+                        f"; {setting.link.bulk_gb_s * pulling(setting):.0f} GB/s from the host are"
+                        f" assumed; with {bounds[0]:.0f} {low:,.0f}, with {bounds[1]:.0f}"
                         f" {high:,.0f} tokens/s"
                     )
             else:

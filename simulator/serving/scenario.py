@@ -15,6 +15,7 @@ from reprlib import repr as clipped
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from hisparse_sim.simulator.serving.engines import NEWEST, load_engine
+from hisparse_sim.simulator.serving.speculation import Speculation
 from hisparse_sim.simulator.serving.transfer import TRANSFER_GB_S
 from hisparse_sim.traces.documents import LEAST_AMOUNT, MOST_AMOUNT, MOST_COUNT
 
@@ -86,20 +87,21 @@ class Scenario:
                 raise ValueError(f"{name} must be above 0 and at most {MOST_GIB}, not {value}")
         if not LEAST_AMOUNT <= self.transfer_gb_s <= MOST_AMOUNT:
             raise ValueError(f"transfer_gb_s must be above 0 and finite, not {self.transfer_gb_s}")
-        if (self.draft_tokens is None) != (self.acceptance_length is None):
-            raise ValueError("draft_tokens and acceptance_length belong together: give both")
-        if self.union_misses is not None and self.draft_tokens is None:
-            raise ValueError("union_misses belongs to draft_tokens")
+        _ = self.speculation
         if not 0 < self.mem_fraction_static < 1:
             raise ValueError(
                 f"mem_fraction_static must lie between 0 and 1, not {self.mem_fraction_static}"
             )
 
     @property
+    def speculation(self) -> Speculation | None:
+        """What is stated of speculative decoding."""
+        return Speculation.stated(self.draft_tokens, self.acceptance_length, self.union_misses)
+
+    @property
     def apart(self) -> bool:
         """Whether prefill runs on instances of its own."""
-        given = (self.prefill_instances, self.decode_instances)
-        return self.disaggregated or given != (None, None)
+        return self.disaggregated or (self.prefill_instances or self.decode_instances) is not None
 
     def resolve(self, mode: str, policy: Policy, context: int | None = None) -> Resolved:
         """Load what is named, and describe where misses come from (they are replayed when asked
@@ -121,7 +123,6 @@ class Scenario:
         from hisparse_sim.simulator.serving.models import load_model
         from hisparse_sim.simulator.serving.prediction import Setting
         from hisparse_sim.simulator.serving.profiles import ProfileError
-        from hisparse_sim.simulator.serving.speculation import Speculation
         from hisparse_sim.simulator.serving.step_source import steps_for
         from hisparse_sim.traces import Trace
         from hisparse_sim.traces.file.units import refuse_blocks
@@ -140,10 +141,7 @@ class Scenario:
             engine=self.engine,
             profiles=self.profiles,
         )
-        speculation = None
-        if self.draft_tokens is not None and self.acceptance_length is not None:
-            speculation = Speculation(self.draft_tokens, self.acceptance_length, self.union_misses)
-            deployment = replace(deployment, draft_layers=1)
+        deployment = replace(deployment, draft_layers=int(self.speculation is not None))
         machine = deployment.hardware
         steps, no_steps = None, ""
         try:
@@ -200,7 +198,7 @@ class Scenario:
             ignore_eos=not self.early_stops,
             kernel=self.kernel,
             profiles=self.profiles,
-            speculation=speculation,
+            speculation=self.speculation,
             no_steps=no_steps,
         )
         return Resolved(setting, given, origin, notes)

@@ -64,6 +64,20 @@ class Speculation:
                 f" at most {MOST_SELECTED:,} positions: {rows} of {top_k:,} do not"
             )
 
+    @classmethod
+    def stated(
+        cls,
+        draft_tokens: int | None,
+        acceptance_length: float | None,
+        union_misses: float | None = None,
+    ) -> Speculation | None:
+        """What the arguments state; None if none is given, ValueError if one is missing."""
+        if draft_tokens is None and acceptance_length is None and union_misses is None:
+            return None
+        if draft_tokens is None or acceptance_length is None:
+            raise ValueError("draft_tokens and acceptance_length belong together: give both")
+        return cls(draft_tokens, acceptance_length, union_misses)
+
     def __str__(self) -> str:
         return (
             f"speculative decoding, modelled: {self.draft_tokens} rows verified a step,"
