@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from hisparse_sim.gpu_replay import engine
 from hisparse_sim.gpu_replay.engine.releases import (
     METHODS,
     RELEASES,
@@ -81,3 +82,10 @@ def test_a_package_without_plugins_or_coordinator_is_refused(package: Path) -> N
     (package / "srt/plugins/hook_registry.py").unlink()
     with pytest.raises(EngineError, match="has no srt/plugins"):
         check_package(package, "0.5.17")
+
+
+def test_the_room_passes_its_names_on() -> None:
+    assert engine.EngineError is EngineError
+    assert all(getattr(engine, name) for name in engine.__all__)
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        _ = engine.nothing
