@@ -151,7 +151,7 @@ def test_serve_is_the_command(tmp_path: Path) -> None:
 
 def test_profiles_name_the_kind_and_source_of_every_figure() -> None:
     known = hs.profiles()
-    assert {"models", "hardware", "links", "step_times", "engines"} == set(known["table"])
+    assert {"models", "blocks", "hardware", "links", "step_times", "engines"} == set(known["table"])
     (top_k,) = known.query("name == 'glm-5.1' and figure == 'top_k'").to_dict("records")
     assert (top_k["value"], top_k["kind"]) == (2048, "published")
     assert top_k["source"].startswith("https://huggingface.co/zai-org/GLM-5.1")

@@ -27,7 +27,7 @@ def profiles(
 ) -> pd.DataFrame:
     """Return what the package knows, a row per figure.
 
-    Columns: `table` (models, hardware, links, engines, step_times), `name` (what options such as
+    Columns: `table` (models, blocks, hardware, links, engines, step_times), `name` (what options such as
     `model` and `link` take), `figure`, `value`, `kind` (measured, published, modelled; missing for
     a name or a text) and `source`. Of an engine, the figures are what differs between releases. A
     step-time table is a row of its own, its value the number of points. `path`: a TOML file with
