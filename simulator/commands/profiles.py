@@ -34,7 +34,7 @@ def list_profiles(
 ) -> None:
     """Show models, machines, links, engines and step times, with their figures and sources.
 
-    TABLE is models, hardware, links, engines or step_times; NAME one of its rows.
+    TABLE is models, blocks, hardware, links, engines or step_times; NAME one of its rows.
 
     \b
     hisparse-sim profiles

@@ -4,7 +4,9 @@
 last full one before it selected, its anchor. Its rows may be absent from a trace.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+
+from hisparse_sim.traces.errors import TraceError
 
 FULL, SHARED = "full", "shared"
 
@@ -24,3 +26,16 @@ def followers(layer_types: Sequence[str] | None) -> dict[int, int]:
         else:
             found[anchor] += 1
     return found if any(found.values()) else {}
+
+
+def layer_types_of(num_layers: int, full_layers: Collection[int]) -> tuple[str, ...]:
+    """Return the types of all layers, [num_layers], of which `full_layers` have an index.
+
+    Raises TraceError if one of them does not exist, or layer 0 is not among them.
+    """
+    for layer in full_layers:
+        if not 0 <= layer < num_layers:
+            raise TraceError(f"there is no layer {layer}: the model has 0 to {num_layers - 1}")
+    if 0 not in full_layers:
+        raise TraceError("layer 0 must be one of full_layers: no layer before it has an index")
+    return tuple(FULL if layer in full_layers else SHARED for layer in range(num_layers))

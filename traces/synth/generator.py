@@ -34,7 +34,7 @@ import numpy as np
 from hisparse_sim.traces.demand import Demand, Ints
 from hisparse_sim.traces.drafts import check_accepted, drafted
 from hisparse_sim.traces.errors import TraceError
-from hisparse_sim.traces.file.layer_types import FULL, SHARED
+from hisparse_sim.traces.file.layer_types import FULL, layer_types_of
 from hisparse_sim.traces.file.metadata import Metadata
 from hisparse_sim.traces.file.units import block_unit
 from hisparse_sim.traces.machine_memory import refuse_too_large
@@ -218,7 +218,7 @@ def synthesize(
         raise TraceError(f"{requests} requests were asked for, and a trace has at least one")
     refuse_too_large(128.0 * requests, f"the names of {requests} requests")
     names = [f"synth-{number}" for number in range(requests)]
-    types = None if full_layers is None else _layer_types(profile, full_layers)
+    types = None if full_layers is None else layer_types_of(profile.num_layers, full_layers)
     if types is not None:
         layers = [layer for layer in layers if types[layer] == FULL]
         if not layers:
@@ -241,18 +241,6 @@ def synthesize(
         requests * len(layers),
         progress,
     )
-
-
-def _layer_types(profile: Profile, full_layers: Collection[int]) -> tuple[str, ...]:
-    for layer in full_layers:
-        if not 0 <= layer < profile.num_layers:
-            raise TraceError(
-                f"there is no layer {layer}: profile {profile.name} has layers 0 to "
-                f"{profile.num_layers - 1}"
-            )
-    if 0 not in full_layers:
-        raise TraceError("layer 0 must be one of full_layers: no layer before it has an index")
-    return tuple(FULL if layer in full_layers else SHARED for layer in range(profile.num_layers))
 
 
 def write_parts(
