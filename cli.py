@@ -18,9 +18,17 @@ _COMMANDS = {
         "Draw the misses of decode steps, or their time, as a rolling mean.",
     ),
     "explore": (f"{_SIMULATOR}.explore:explore", "Serve the report with live controls."),
+    "engine": (
+        f"{_GPU}.engine:engine",
+        "Count, record and speed up swap-ins inside a running SGLang.",
+    ),
     "gpu": (f"{_GPU}.gpu:gpu", "Replay and measure on an NVIDIA GPU."),
     "mrc": (f"{_SIMULATOR}.mrc:mrc", "Count misses at all buffer sizes in one pass."),
     "policies": (f"{_SIMULATOR}.policies:list_policies", "List the policies, one line each."),
+    "observe": (
+        f"{_SIMULATOR}.observe:observe",
+        "Compare the counters of a running vLLM with a simulation.",
+    ),
     "plan": (
         f"{_SIMULATOR}.deployment:plan",
         "Choose device_buffer_size and host_to_device_ratio.",

@@ -123,7 +123,7 @@ def test_numbers_on_the_command_line(path: Path) -> None:
         ("swep", "no command 'swep'; did you mean sweep?"),
         ("trace inof", "no command 'inof'; did you mean info?"),
         ("gpu bnech", "no command 'bnech'; did you mean bench?"),
-        ("zzz", "no command 'zzz'; known: curve, gpu, mrc, plan"),
+        ("zzz", f"no command 'zzz'; known: {', '.join(cli.list_commands(None))}"),
         ("sweep --polcy lru", "--policy"),
         ("plan --promt 64k", "--prompt"),
     ],

@@ -58,7 +58,7 @@ def test_importing_it_loads_nothing_else() -> None:
 # --- functions and commands ----------------------------------------------------------------------
 
 # What only a command line has, and what only a function has.
-TERMINAL = {"form", "output", "quiet", "provenance", "force", "plot", "config"}
+TERMINAL = {"scatter", "form", "output", "quiet", "provenance", "force", "plot", "config"}
 PROGRAM = {"jobs", "executor", "progress", "keep", "say"}
 RENAMED = {"no_min": "compare_min"}
 
@@ -288,9 +288,15 @@ RESULTS: dict[str, tuple[Callable[[], Any], str, set[str]]] = {
 @pytest.mark.parametrize("name", RESULTS)
 def test_a_result_shows_itself(name: str) -> None:
     make, text, headings = RESULTS[name]
-    shown = Cells(make()._repr_html_())
+    result = make()
+    shown = Cells(result._repr_html_())
     assert text in shown.text
     assert headings <= set(shown.headings)
+    if name != "trace":  # in one line, since it stands in the repr of other results
+        lines = repr(result).splitlines()
+        assert lines[0] in shown.text
+        assert headings <= set(" ".join(lines).split())
+        assert len(lines) < 150
 
 
 def test_what_is_alike_is_said_once_and_nothing_is_markup() -> None:

@@ -46,7 +46,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "gpu_replay/kernels": _KERNELS,
     "gpu_replay/harness": _HARNESS,
     "gpu_replay/bench": _BENCH,
-    "gpu_replay/commands": {*_BENCH, "gpu_replay/bench", "traces/commands"},
+    "gpu_replay/engine": {*_SERVING, *_KERNELS, "gpu_replay/kernels"},
+    "gpu_replay/commands": {
+        *_BENCH,
+        "gpu_replay/bench",
+        "gpu_replay/engine",
+        "traces/commands",
+    },
 }
 LONGEST_FILE = 300  # lines
 REASON = "one file"  # how the docstring of a longer one begins to say why

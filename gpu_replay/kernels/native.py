@@ -1,11 +1,6 @@
 """Our own swap-in kernel, compiled on first use, with the call of the engine's.
 
-Inside a running SGLang it is tried with one line, before the server starts::
-
-    import hisparse_sim.gpu_replay.kernels.native as native
-    sglang.srt.managers.hisparse_coordinator.load_cache_to_device_buffer_mla = (
-        native.load_cache_to_device_buffer_mla
-    )
+`hisparse-sim engine run --kernel native` puts it into a running SGLang (gpu_replay/engine).
 """
 
 import functools
@@ -98,6 +93,7 @@ def load_cache_to_device_buffer_mla(
         int32 [1]; rows of the batch before the padding; all of them if not given.
     miss_src, miss_dst, miss_count
         int64 and int32 [batch, >= num_top_k], int32 [batch]; if given, the plan is recorded there.
+        `miss_count` alone records how many positions of every row were missed, not which.
     skip_io
         Decide everything and move no bytes, for timing.
     cluster
@@ -150,6 +146,9 @@ def load_cache_to_device_buffer_mla(
         arguments.plan_target = miss_dst.data_ptr()
         arguments.plan_count = miss_count.data_ptr()
         arguments.plan_stride = miss_src.stride(0)
+    elif miss_count is not None:
+        check_tensor("miss_count", miss_count, ["int32"], [batch])
+        arguments.plan_count = miss_count.data_ptr()
     device = top_k_tokens.device.index
     arguments.cluster = cluster or cluster_size(batch, *_blocks_limits(device))
     library = load_native(num_top_k, hot_buffer_size, item_size_bytes, device)

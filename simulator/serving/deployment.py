@@ -76,6 +76,7 @@ class Deployment:
     host_reserve_bytes: int = 10_000_000_000  # of the node's host memory, not for pools
     engine: Engine = NEWEST
     max_total_tokens: int | None = None  # --max-total-tokens: the most that a pool may have
+    draft_layers: int = 0  # of speculative decoding: their KV is on the GPU, too
 
     def __post_init__(self) -> None:
         if not 0 < self.mem_fraction_static < 1:
@@ -193,6 +194,7 @@ class Deployment:
             self.engine,
             disaggregated=disaggregated,
             most=self.max_total_tokens,
+            draft_layers=self.draft_layers,
         )
 
     def pool_tokens(self, ratio: int) -> int:
@@ -205,6 +207,7 @@ class Deployment:
             self.device_pool_bytes,
             self.engine,
             most=self.max_total_tokens,
+            draft_layers=self.draft_layers,
         )
 
     def unbudgeted_bytes(self, ratio: int) -> int:
@@ -214,7 +217,12 @@ class Deployment:
         )
 
     def capacity(
-        self, ratio: int, device_buffer_size: int, tokens: int, output: int = 0
+        self,
+        ratio: int,
+        device_buffer_size: int,
+        tokens: int,
+        output: int = 0,
+        scratch_tokens: int = 0,
     ) -> Capacity:
         """Requests of `tokens`, `output` of them generated, that one rank decodes together."""
         self.check_weights()
@@ -229,6 +237,8 @@ class Deployment:
             output=output,
             engine=self.engine,
             most=self.max_total_tokens,
+            draft_layers=self.draft_layers,
+            scratch_tokens=scratch_tokens,
         )
         extra = self.unbudgeted_bytes(ratio)
         if extra > self.reserve_bytes:

@@ -206,6 +206,8 @@ def finish_chunks(state: State, r: int) -> None:
         tokens = request.planned - request.prefilled
         if tokens == 0:
             continue
+        if rank.role == PREFILL and request.prefilled == request.cached:
+            tokens = request.planned  # what the prefix cache holds is sent, too
         request.prefilled = request.planned
         whole = request.prefilled == request.prompt + request.generated
         if rank.role == PREFILL:

@@ -111,4 +111,10 @@ def patiently(server: Server, once: Callable[[], Found], stop: Stop) -> Found:
                 )
             if stop.wait(wait_s):
                 raise Stopped
-    raise TraceError(f"{server.url} failed {server.attempts} times; the last time {failure}")
+    died = (
+        " (has it died? SGLang 0.5.17 does, with --enable-hisparse and "
+        "--enable-return-indexer-topk, once requests in flight reach past --max-total-tokens)"
+        if isinstance(failure, Unreachable)
+        else ""
+    )
+    raise TraceError(f"{server.url} failed {server.attempts} times; the last time {failure}{died}")

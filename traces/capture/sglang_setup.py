@@ -64,7 +64,8 @@ class Estimate:
             f"{_size(self.download_bytes)} to download, {_size(self.answer_bytes)} in "
             f"the largest answer, {_size(self.scratch_bytes)} of scratch files, a trace of "
             f"about {_size(self.trace_bytes)}; the server needs {_size(self.server_bytes)} of "
-            f"pinned host memory per rank for {self.server_tokens} tokens"
+            f"pinned host memory per rank for {self.server_tokens} tokens (with --enable-hisparse "
+            "times its host_to_device_ratio, from SGLang 0.5.18 on)"
         )
 
 
@@ -120,6 +121,12 @@ def server_notes(
         f"--max-total-tokens {pool}: tokens in the pool of a rank; host memory grows with it, so "
         f"set it to what runs at once and no more",
         f"--chunked-prefill-size {_CHUNK_TOKENS}: bounds the GPU memory above",
+    ]
+    lines += [
+        "with --enable-hisparse and SGLang 0.5.17: it dies once requests in flight reach past "
+        "--max-total-tokens; `hisparse-sim engine run --record` records without these flags",
+        "with --enable-hisparse and SGLang 0.5.18 or later: host memory is host_to_device_ratio "
+        "times the above",
     ]
     if num_layers is None:
         lines.insert(1, "for the sum over the layers give --layers or --config")

@@ -11,6 +11,7 @@ from hisparse_sim.simulator.views.figures.by_layer import (
 )
 from hisparse_sim.simulator.views.figures.costs import (
     latency,
+    ours_over_published,
     plan_pareto,
     throughput,
     throughput_beside_published,
@@ -55,6 +56,7 @@ __all__ = [
     "looks",
     "miss_ratio",
     "new_axes",
+    "ours_over_published",
     "overlap",
     "percentiles",
     "plan_pareto",

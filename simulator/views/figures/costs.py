@@ -206,3 +206,36 @@ def throughput_beside_published(
         titled(axes, "GLM-5.1-FP8 on 8 x H200, 32k in, 8k out")
         legend_beside(axes)
     return axes
+
+
+def ours_over_published(rows: pd.DataFrame, axes: "Axes | None" = None) -> "Axes":
+    """Draw our figures over published ones, both logarithmic, with bands of 10 and 25 %.
+
+    `rows`: of `reproduce`: `published, ours, sample`. Every figure has its own unit.
+    """
+    with styled():
+        axes = axes or new_axes(4.6, 4.6)
+        both = pd.concat([rows["published"], rows["ours"]])
+        ends = [both.min() / 1.6, both.max() * 1.6]
+        for share, shade in ((0.25, 0.1), (0.1, 0.2)):
+            low, high = ([end * factor for end in ends] for factor in (1 - share, 1 + share))
+            axes.fill_between(ends, low, high, color="black", alpha=shade, linewidth=0)
+        axes.plot(ends, ends, color="black", linewidth=0.8)
+        for (sample, own), colour, marker in zip(
+            rows.groupby("sample"), COLOURS, MARKERS, strict=False
+        ):
+            axes.plot(
+                own["published"],
+                own["ours"],
+                marker,
+                color=colour,
+                markerfacecolor="none",
+                markersize=4,
+                label=f"{sample} ({len(own)})",
+            )
+        axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends, aspect="equal")
+        axes.set_xlabel("published, each in its own unit")
+        axes.set_ylabel("ours, modelled")
+        axes.set_title("Published figures and ours; bands of 10 and 25 %")
+        axes.legend(loc="upper left")
+    return axes

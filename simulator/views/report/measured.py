@@ -6,13 +6,13 @@ from typing import Any
 
 import pandas as pd
 
+from hisparse_sim.simulator.serving.reproduce import SHAPED
 from hisparse_sim.simulator.views.report import data, served_charts, titles
 from hisparse_sim.simulator.views.report.drawing import Drawn
 from hisparse_sim.simulator.views.report.pieces import Cells, count, details, more, table
 from hisparse_sim.simulator.views.report.results import Result, distinct, rows_of
 
 FOCUS_BUFFER = 4096
-SHAPED = "shaped_model"  # column of reproduce: whether a model was built on the figure
 
 
 def sections(results: Sequence[Result], drawn: Drawn) -> list[tuple[str, str, str]]:
@@ -67,13 +67,11 @@ def _reproduced(rows: pd.DataFrame, drawn: Drawn) -> str:
 
 
 def _kinds(rows: pd.DataFrame) -> list[str]:
-    """Return of every figure whether it shaped a model, where rows tell."""
-    if SHAPED not in rows:
+    """Return of every figure whether it shaped a choice in the model, where rows tell."""
+    if "sample" not in rows:
         return ["published figure"] * len(rows)
-    told = rows[SHAPED]
-    if pd.api.types.is_bool_dtype(told):
-        return ["shaped a model" if one else "shaped no model" for one in told]
-    return [_text(one) or "not told" for one in told]
+    shaped = rows["sample"] == SHAPED
+    return ["shaped a choice in the model" if one else "out of sample" for one in shaped]
 
 
 def _benched(results: Sequence[Result]) -> str:

@@ -1,0 +1,434 @@
+"""`engine run` and `engine check`, with a stand-in for the engine in processes of its own; and what
+a recording loses when a process, a disk or a ring gives out."""
+
+import errno
+import json
+import os
+import shutil
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner, Result
+from engine_load import Load, Running
+
+torch = pytest.importorskip("torch")
+
+from hisparse_sim.cli import cli  # noqa: E402
+from hisparse_sim.gpu_replay.engine import events, launching, watching  # noqa: E402
+from hisparse_sim.gpu_replay.engine.launching import Follower, check_server  # noqa: E402
+from hisparse_sim.gpu_replay.engine.options import Options  # noqa: E402
+from hisparse_sim.gpu_replay.engine.recording import Budget, Source  # noqa: E402
+from hisparse_sim.gpu_replay.engine.releases import RELEASES, EngineError  # noqa: E402
+from hisparse_sim.gpu_replay.engine.summary import sum_up  # noqa: E402
+from hisparse_sim.simulator.replay import replay  # noqa: E402
+from hisparse_sim.traces import open_trace  # noqa: E402
+from hisparse_sim.traces.file.spool import Spool  # noqa: E402
+
+FAKE = Path(__file__).parent / "fake_engine"
+SERVER = ["--", "python", "-m", "sglang.launch_server"]
+RINGS = ["--device-ring-mib", "1", "--host-ring-mib", "1"]
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *words: str) -> Result:
+    monkeypatch.setenv("PYTHONPATH", str(FAKE))
+    return CliRunner().invoke(cli, ["engine", "run", *words])
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """A folder that a whole run recorded, and the summary of the run."""
+    folder = tmp_path_factory.mktemp("run")
+    model = folder / "model"
+    model.mkdir()
+    about = {"num_hidden_layers": 3, "index_topk": 8, "index_topk_pattern": "FFS"}
+    (model / "config.json").write_text(json.dumps(about))
+    with pytest.MonkeyPatch.context() as patch:
+        words = ["--record", str(folder / "rec"), *RINGS, "-o", str(folder / "summary.json")]
+        load = ["--model-path", str(model), "requests=3", "steps=30"]
+        done = run(patch, *words, *SERVER, *load)
+    assert done.exit_code == 0, done.output
+    return folder / "rec", json.loads((folder / "summary.json").read_text())
+
+
+def test_a_run_counts_and_records(recorded: tuple[Path, dict[str, Any]]) -> None:
+    folder, summary = recorded
+    process = summary["processes"][0]
+    assert summary["engine"] == process["engine"] == "0.5.17"
+    assert process["steps"] == 90
+    assert summary["recorded"]["steps"] == 90
+    assert summary["recorded"]["steps_dropped"] == 0
+    assert summary["recorded"]["cut"] == {}
+    assert summary["faults"] == []
+    assert summary == json.loads((folder / "engine.json").read_text())
+    names = sorted(path.name for path in folder.iterdir())
+    assert names == ["counted", "engine.json", *summary["recorded"]["files"]]
+    assert not list(Path("/dev/shm").glob(f"hisparse-sim-{process['process']}-*"))
+
+
+def test_its_traces_say_where_they_come_from(recorded: tuple[Path, dict[str, Any]]) -> None:
+    folder, _ = recorded
+    trace = open_trace(folder / "request-00001.parquet")
+    assert trace.metadata.provenance == "dsa-serving"
+    assert trace.metadata.layer_types == ("full", "full", "shared")
+    assert [part.layer for part in trace.parts] == [0, 1]  # the shared layer once, as layer 1
+    assert trace.metadata.notes["engine"]["start"] == "staged"
+    done = CliRunner().invoke(cli, ["trace", "validate", str(folder / "request-00001.parquet")])
+    assert done.exit_code == 0, done.output
+
+
+def test_check_finds_them_equal(recorded: tuple[Path, dict[str, Any]]) -> None:
+    folder, summary = recorded
+    done = CliRunner().invoke(cli, ["engine", "check", str(folder)])
+    assert done.exit_code == 0, done.output
+    assert "in all of 180 swap-ins" in done.output
+    misses = [layer["misses"] for layer in summary["processes"][0]["by_layer"]]
+    counted = [
+        pq.read_table(path).to_pandas() for path in sorted((folder / "counted").glob("*.parquet"))
+    ]
+    for layer in (0, 1):
+        assert misses[layer] == sum(t[t.layer == layer].misses.sum() for t in counted)
+
+
+def test_check_names_the_first_call_that_differs(
+    recorded: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(recorded[0], tmp_path / "rec"))
+    path = folder / "counted" / "request-00002.parquet"
+    table = pq.read_table(path).to_pandas()
+    at = table.index[(table.layer == 1) & (table.step == 7)][0]
+    table.loc[at, "misses"] += 5
+    table.to_parquet(path)
+    done = CliRunner().invoke(cli, ["engine", "check", str(folder)])
+    assert done.exit_code == 1
+    assert "1 calls differ, first layer 1, step 7: simulated" in done.output
+    assert "1 of 180 swap-ins differ" in done.output
+
+
+def test_check_refuses_what_is_no_recording(
+    recorded: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    for change, why in (
+        (lambda f: shutil.rmtree(f / "counted"), "is missing: it says what the server counted"),
+        (lambda f: [p.unlink() for p in f.glob("request-*")], "holds no recorded requests"),
+        (lambda f: (f / "counted/request-00001.parquet").write_bytes(b"x"), "cannot be read"),
+    ):
+        folder = Path(shutil.copytree(recorded[0], tmp_path / "rec"))
+        change(folder)
+        done = CliRunner().invoke(cli, ["engine", "check", str(folder)])
+        assert done.exit_code == 1
+        assert why in done.output
+        assert "Traceback" not in done.output
+        shutil.rmtree(folder)
+
+
+def test_a_recording_is_not_mixed_with_another(
+    recorded: tuple[Path, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = run(monkeypatch, "--record", str(recorded[0]), *SERVER)
+    assert done.exit_code == 1
+    assert "holds a recording already" in done.output
+
+
+def test_a_killed_server_leaves_what_it_had_recorded(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Killed in its 40th step: the first two of three requests had ended, one had begun."""
+    load = ["requests=3", "steps=30", "kill=40", "direct=1"]
+    done = run(monkeypatch, "--record", str(tmp_path / "rec"), *RINGS, *SERVER, *load)
+    assert done.exit_code == 128 + 9
+    summary = json.loads((tmp_path / "rec" / "engine.json").read_text())
+    assert summary["recorded"]["steps"] == 30 + 30 + 10
+    assert summary["recorded"]["cut"] == {"the server was ended by signal 9": 1}
+    checked = CliRunner().invoke(cli, ["engine", "check", str(tmp_path / "rec")])
+    assert checked.exit_code == 0, checked.output
+    assert "in all of 210 swap-ins" in checked.output
+
+
+# --- before anything is started ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["--count", "--", "pythonx", "-m", "sglang.launch_server"], "pythonx does not run"),
+        (["--", "python"], "say what to do: --count, --record DIR or --kernel native"),
+    ],
+)
+def test_what_cannot_be_run_is_refused(
+    monkeypatch: pytest.MonkeyPatch, words: list[str], why: str
+) -> None:
+    done = run(monkeypatch, *words)
+    assert done.exit_code in (1, 2)
+    assert why in done.output
+
+
+def test_what_is_known_to_go_wrong_is_said_before_the_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(FAKE))
+    command = "python -m sglang.launch_server --enable-hisparse --enable-return-indexer-topk"
+    assert "dies once the requests in flight reach past" in check_server(command.split()).doubt
+    assert check_server(command.split()[:-1]).doubt == ""
+    assert "nothing to count" in check_server(command.split()[:-2]).doubt
+
+
+def test_a_server_without_sglang_or_plugin_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(launching, "ENTRY_POINT", "nobody's")
+    monkeypatch.setenv("PYTHONPATH", str(FAKE))
+    with pytest.raises(EngineError, match="has SGLang but not hisparse-sim"):
+        check_server(["python"])
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with pytest.raises(EngineError, match="has no sglang"):
+        check_server(["python"])
+
+
+def test_a_signal_to_end_is_passed_on_and_the_end_awaited(tmp_path: Path) -> None:
+    """The server here takes its time to end, as a real one does."""
+    code = (
+        "import signal, sys, time\n"
+        "signal.signal(signal.SIGTERM, lambda *_: (time.sleep(0.3), sys.exit(7)))\n"
+        "open(sys.argv[1], 'w').close(); time.sleep(60)"
+    )
+    ready = tmp_path / "ready"
+    server = launching.Server((sys.executable, "-c", code, str(ready)), "0.5.17", "")
+
+    def end() -> None:
+        while not ready.exists():
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    thread = threading.Thread(target=end)
+    thread.start()
+    status, summary = launching.run_server(server, Options(str(tmp_path), count=True))
+    thread.join()
+    assert status == summary["status"] == 7
+    assert (tmp_path / "engine.json").exists()
+
+
+# --- in this process: a watch, and the recorder that follows it ----------------------------------
+
+
+class Played:
+    """A load on a watch in this process, and the recorder that would be in another."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        most_bytes: int | None = None,
+        release: str = "0.5.17",
+        shared_index_layers: list[bool] | None = None,
+        **options: Any,
+    ) -> None:
+        sizes = {"device_ring_bytes": 4096, "host_ring_bytes": 4096}
+        self.load = Load(seed=3, context=200)
+        self.tables = self.load.coordinator()
+        self.faults: list[Any] = []
+        self.watch = watching.Watch(
+            self.tables,
+            RELEASES[release],
+            Options(str(folder), **{"record": True, **sizes, **options}),
+            lambda *fault: self.faults.append(fault),
+            release,
+            shared_index_layers,
+        )
+        self.watch._reader.start = lambda: None  # type: ignore[method-assign]  # we step it
+        self.follower = Follower(folder, Source("m", "sglang"), Budget(most_bytes))
+        self.requests: list[Running] = []
+
+    def play(self, steps: int, *, follow: bool = True, requests: int = 2) -> None:
+        for _ in range(requests - len(self.load.running)):
+            request = self.load.joining(self.tables)
+            assert request is not None
+            self.requests.append(request)
+            self.watch.admit(request)
+        for _ in range(steps):
+            for layer, rows, lengths, top_k in self.load.step(self.tables):
+                self.watch.swapped_in(rows, lengths, top_k, layer)
+            self.watch._reader.step()
+            if follow:
+                self.follower.work()
+
+    def end(self) -> dict[str, Any]:
+        """All requests end, then the server; returns what was recorded."""
+        while request := self.load.leaving(self.tables):
+            self.watch.released(request.req_pool_idx)
+            self.watch._reader.step()
+            self.follower.work()
+        self.watch._reader.step()
+        self.follower.close("the server ended")
+        follower = self.follower
+        recordings = list(follower.recordings.values())
+        summary = sum_up({}, follower.processes, [], recordings, follower.budget, [])
+        found: dict[str, Any] = summary["recorded"]
+        return found
+
+    def kept(self, folder: Path) -> int:
+        """Steps in the files, each compared with what was demanded and with its replay."""
+        by_name = {request.rid: request for request in self.requests}
+        steps = 0
+        for path in sorted(folder.glob("request-*.parquet")):
+            trace = open_trace(path)
+            misses = replay(trace, "lru", self.load.buffer).misses
+            at = 0
+            for part in trace.parts:
+                demand, request = trace.read(part), by_name[part.request]
+                for step in range(demand.rows):
+                    assert np.array_equal(demand.row(step), request.listed[step][part.layer])
+                    assert misses[at + step] == request.misses[step][part.layer]
+                at += demand.rows
+            steps += trace.parts[0].rows
+        return steps
+
+
+def test_what_is_recorded_is_what_was_demanded(tmp_path: Path) -> None:
+    played = Played(tmp_path)
+    played.play(20)
+    found = played.end()
+    assert found["steps"] == played.kept(tmp_path) == 40
+    assert found["steps_dropped"] == 0
+    assert found["bytes"] == sum(p.stat().st_size for p in tmp_path.glob("request-*.parquet"))
+
+
+def test_a_slow_disk_loses_ends_of_requests_and_says_how_many_steps(tmp_path: Path) -> None:
+    """Nobody takes anything out: both rings fill up."""
+    played = Played(tmp_path)
+    played.play(60, follow=False)
+    found = played.end()
+    assert found["steps"] == played.kept(tmp_path)
+    assert 0 < found["steps"] < 120
+    assert found["steps"] + found["steps_dropped"] == 120
+    assert found["cut"] == {"the ring on the GPU was full": 2}
+    assert not played.faults
+
+
+def test_after_a_jam_new_requests_are_recorded(tmp_path: Path) -> None:
+    played = Played(tmp_path)
+    played.play(60, follow=False)
+    while request := played.load.leaving(played.tables):
+        played.watch.released(request.req_pool_idx)
+    played.play(5)
+    found = played.end()
+    assert found["steps"] == played.kept(tmp_path)
+    assert found["steps"] + found["steps_dropped"] == 130
+    assert played.requests[-1].steps == 5
+
+
+def test_a_full_disk_keeps_finished_requests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    played = Played(tmp_path)
+    played.play(10, requests=1)
+    request = played.load.leaving(played.tables)
+    assert request is not None
+    played.watch.released(request.req_pool_idx)
+    played.play(3)
+
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Spool, "append", full)
+    played.play(3)
+    found = played.end()
+    # One request was being written when the disk was full, the other keeps its beginning.
+    assert found["steps"] == played.kept(tmp_path) == 10 + 3
+    assert found["steps_dropped"] == 6 + 3
+    assert found["stopped"] == "scratch files cannot be written: No space left on device"
+    assert len(found["files"]) == 2
+
+
+def test_a_file_that_cannot_be_written_is_lost_alone_and_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    played = Played(tmp_path)
+    played.play(4)
+    blocked = tmp_path / "request-00001.parquet"
+    blocked.mkdir()
+    found = played.end()
+    assert found["steps_dropped"] == 4
+    assert found["files"] == ["request-00002.parquet"]
+    assert "request-00001.parquet cannot be written" in found["stopped"]
+
+
+def test_a_cap_on_bytes_holds(tmp_path: Path) -> None:
+    one = 4 * 3 * 6  # bytes of a step: three layers of six positions
+    played = Played(tmp_path, most_bytes=9 * one)
+    played.play(20)
+    found = played.end()
+    assert found["steps"] == played.kept(tmp_path) == 9
+    assert found["steps_dropped"] == 40 - 9
+    assert found["stopped"] == f"the cap of {9 * one:,} bytes is reached"
+
+
+def test_requests_and_layers_are_chosen(tmp_path: Path) -> None:
+    played = Played(tmp_path, layers=(0, 2), requests=1)
+    played.play(5)
+    found = played.end()
+    assert (found["steps"], found["steps_dropped"]) == (5, 0)
+    trace = open_trace(tmp_path / "request-00001.parquet")
+    assert [part.layer for part in trace.parts] == [0, 2]
+    assert played.kept(tmp_path) == 5
+
+
+def test_layers_that_copy_by_a_plan_are_those_they_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in SGLang 0.5.18 and later, with a model that shares indexers."""
+    monkeypatch.setattr(Load, "coordinator", with_prefetch(Load.coordinator))
+    given = {"release": "0.5.23", "shared_index_layers": [False, False, True]}
+    played = Played(tmp_path, **given)
+    played.play(8)
+    by_layer = played.watch.counted()["by_layer"]
+    assert [layer["planned"] for layer in by_layer] == [False, False, True]
+    assert by_layer[2] == by_layer[1] | {"layer": 2, "planned": True}
+    played.end()
+    trace = open_trace(tmp_path / "request-00001.parquet")
+    assert [part.layer for part in trace.parts] == [0, 1]
+
+
+def with_prefetch(coordinator: Any) -> Any:
+    return lambda load: coordinator(load, enable_prefetch=True)
+
+
+def test_a_share_of_the_requests_is_chosen_by_their_ids(tmp_path: Path) -> None:
+    played = Played(tmp_path, share=0.25)
+    chosen = [name for name in (f"r{i}" for i in range(4000)) if played.watch._chosen(name)]
+    assert 0.2 < len(chosen) / 4000 < 0.3
+    played.end()
+
+
+def test_a_request_that_comes_back_is_another_one(tmp_path: Path) -> None:
+    """As after a retraction: the same id, a longer prompt."""
+    played = Played(tmp_path)
+    played.play(4, requests=1)
+    first = played.load.leaving(played.tables)
+    assert first is not None
+    played.watch.released(first.req_pool_idx)
+    played.load._made = 0
+    played.play(3, requests=1)
+    played.end()
+    names = [open_trace(p).parts[0].request for p in sorted(tmp_path.glob("request-*.parquet"))]
+    assert names == ["r0", "r0.2"]
+
+
+def test_events_are_read_as_they_come(tmp_path: Path) -> None:
+    writer, path = events.EventWriter(tmp_path, 7), events.events_path(tmp_path, 7)
+    writer.write("a", x=1)
+    reader = events.EventReader(path)
+    assert reader.read() == [{"kind": "a", "x": 1}]
+    assert reader.read() == []
+    with path.open("a") as file:
+        file.write('{"kind": "b"')  # half a line
+    assert reader.read() == []
+    with path.open("a") as file:
+        file.write("}\n")
+    assert reader.read() == [{"kind": "b"}]
