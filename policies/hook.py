@@ -135,3 +135,56 @@ def _compiled_count_ones(word: Any) -> Any:
         return _count_ones(word)  # type: ignore[call-arg]
 
     return count
+
+
+@hook
+def lowest_one(word: np.uint64) -> np.uint32:
+    """Return the place of the lowest bit that is set, of 0 to 63."""
+    below = (word & (~word + np.uint64(1))) - np.uint64(1)
+    return np.uint32(count_ones(below))
+
+
+WORD = 64  # bits
+
+
+def outside(numbers: npt.NDArray[np.int32], start: int, low: int, high: int) -> np.uint64:
+    """Return which of the `WORD` numbers from `start` on are not in low..high: a bit for each, the
+    first the lowest. No number is negative."""
+    bits = 0
+    for place, number in enumerate(numbers[start : start + WORD].tolist()):
+        bits |= (not low <= number <= high) << place
+    return np.uint64(bits)
+
+
+@intrinsic
+def _outside(typing_context: Any, numbers: Any, start: Any, low: Any, high: Any) -> Any:
+    def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        numbers, start, low, high = arguments
+        lanes, word = ir.VectorType(_INT32, 8), ir.IntType(64)
+        zeros = ir.Constant(lanes, None)
+
+        def everywhere(value: Any) -> Any:
+            first = builder.insert_element(zeros, value, ir.Constant(_INT32, 0))
+            return builder.shuffle_vector(first, zeros, zeros)
+
+        lows, span = everywhere(low), everywhere(builder.sub(high, low))
+        bits = ir.Constant(word, 0)
+        for first in range(0, WORD, 8):
+            at = builder.add(start, ir.Constant(word, first))
+            place = address(context, builder, signature.args[0], numbers, at)
+            eight = builder.load(builder.bitcast(place, lanes.as_pointer()), align=4)
+            # Unsigned: what is less than `low` wraps around, so one comparison tells both.
+            found = builder.icmp_unsigned(">", builder.sub(eight, lows), span)
+            found = builder.zext(builder.bitcast(found, ir.IntType(8)), word)
+            bits = builder.or_(bits, builder.shl(found, ir.Constant(word, first)))
+        return bits
+
+    return types.uint64(numbers, types.int64, types.int32, types.int32), emit
+
+
+@overload(outside, inline="always")
+def _compiled_outside(numbers: Any, start: Any, low: Any, high: Any) -> Any:
+    def bits(numbers: Any, start: Any, low: Any, high: Any) -> Any:
+        return _outside(numbers, start, low, high)  # type: ignore[call-arg]
+
+    return bits

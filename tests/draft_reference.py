@@ -40,6 +40,7 @@ class Done:
     cursor: int
     epoch: int
     reserved: int  # listed positions in the reserved page
+    probed: int  # misses that found their slot by probing: in a kernel, by a race
 
 
 @dataclass
@@ -58,7 +59,10 @@ class Sglang:
         self.token = [None] * B if empty else list(range(B))
         self.ref = [0] * B
 
-    def step(self, step: Step, next_committed: int | None) -> Done:
+    def step(
+        self, step: Step, next_committed: int | None, ordinals: list[int] | None = None
+    ) -> Done:
+        """`ordinals`: the missed positions in the order of a kernel, where that is known."""
         B, c = self.request.buffer_size, self.request.scratch
         # Rule 4.
         bits = 0
@@ -82,9 +86,13 @@ class Sglang:
                     self.ref[self.token.index(position)] = e
                 elif position not in misses:
                     misses.append(position)  # rule 6: ordinals by first listing
+        if ordinals is not None:
+            assert sorted(ordinals) == sorted(misses)
+            misses = ordinals
         m, h = len(misses), len(hits)
         victims: list[int | None] = [None] * m
         wanting = list(range(m))
+        probing: list[int] = []
         case = "A" if m + h <= B else "B"
         if case == "B":
             wanting = self._admitted(step.rows[-1], misses, h, e)
@@ -99,11 +107,13 @@ class Sglang:
                 self._claim(victims[i], e)
             for i in own:
                 if victims[i] is None:
+                    probing.append(i)
                     victims[i] = self._probe(i, e)
                     self._claim(victims[i], e)
             for i in own:  # rule 14
                 if victims[i] is not None:
                     self.token[victims[i]] = misses[i]  # type: ignore[index]
+        probed = sum(victims[i] is not None for i in probing)
         unloaded = [i for i in wanting if victims[i] is None and i >= c]  # rule 15
         if m:
             self.cursor = (self.cursor + min(m, B)) % B  # rule 16
@@ -121,6 +131,7 @@ class Sglang:
             self.cursor,
             self.epoch,
             reserved,
+            probed,
         )
 
     def _admitted(self, last: list[int], misses: list[int], h: int, e: int) -> list[int]:

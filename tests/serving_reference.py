@@ -397,8 +397,10 @@ class Reference:
                 context = sum(r.length for r in rank.running) / len(rank.running)
                 context += 0.0 if prefills else 0.5
                 attention = steps.decode_attention_us(len(rank.running), context)
+                buffer, more = max(rank.pool.device_buffer_size, 1), 0.0 if prefills else 0.5
+                shares = [1 / max(r.length + more, buffer) for r in rank.running]
                 attention += exposure.step_us(
-                    len(rank.running), context, attention + rest, attention
+                    len(rank.running), len(shares) / sum(shares), attention + rest, attention
                 )
                 tokens += len(rank.running)
             slowest = max(slowest, attention)

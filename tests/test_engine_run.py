@@ -336,7 +336,7 @@ def test_a_full_disk_keeps_finished_requests(
     def full(*_: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(Spool, "append", full)
+    monkeypatch.setattr(Spool, "extend", full)
     played.play(3)
     found = played.end()
     # One request was being written when the disk was full, the other keeps its beginning.

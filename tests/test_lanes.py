@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hisparse_sim.policies import lanes
+from hisparse_sim.policies import hook, lanes
 from hisparse_sim.traces.machine_code import compiled
 
 UNTOUCHED = 60000
@@ -23,6 +23,11 @@ def compiled_look_up(
     row: Any, following: Any, slot: Any, absent: int, hits: Any, places: Any
 ) -> int:
     return lanes.look_up(row, following, slot, absent, hits, places)
+
+
+@compiled
+def compiled_outside(numbers: Any, start: int, low: int, high: int) -> Any:
+    return hook.outside(numbers, start, low, high)
 
 
 @pytest.mark.parametrize("split", [lanes.split, compiled_split])
@@ -62,3 +67,19 @@ def test_look_up_keeps_the_order_of_the_row(look_up: Any, data: st.DataObject) -
     assert places[: len(row) - count].tolist() == missing
     assert hits[count + lanes.LANES :].tolist() == [UNTOUCHED] * (len(row) + 1 - count)
     assert places[len(missing) + lanes.LANES :].tolist() == [UNTOUCHED] * (count + 1)
+
+
+@pytest.mark.parametrize("outside", [hook.outside, compiled_outside])
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_outside_of_a_range(outside: Any, data: st.DataObject) -> None:
+    number = st.sampled_from([0, 1, 2, 3, 7, 2**31 - 1])
+    numbers = np.array(data.draw(st.lists(number, min_size=80, max_size=80)), np.int32)
+    low = data.draw(number)
+    high = data.draw(number.filter(lambda each: each >= low))
+    start = data.draw(st.integers(0, 16))
+    bits = int(outside(numbers, start, low, high))
+    wanted = [not low <= each <= high for each in numbers[start : start + hook.WORD]]
+    assert [bool(bits >> place & 1) for place in range(hook.WORD)] == wanted
+    assert bits == 0 or wanted[hook.lowest_one(np.uint64(bits))]
+    assert not any(wanted[: hook.lowest_one(np.uint64(bits))] if bits else wanted)

@@ -161,7 +161,7 @@ def test_the_command(tmp_path: Path) -> None:
     [
         (["--draft-tokens", "2"], "has 3 draft tokens a step, not 2: leave --draft-tokens out"),
         (["--buffer", "16", "--policy", "lru"], "choose a larger one, or the engine's epoch-clock"),
-        (["--ratio", "2"], "costs are those of one query a step"),
+        (["--ratio", "2"], "memory and time are known for one query a step"),
         (["--engine", "vllm-0.33", "--buffer", "16"], "wants a buffer of at least 24 slots"),
     ],
 )
@@ -185,3 +185,58 @@ def test_notes_say_what_is_assumed(tmp_path: Path) -> None:
     assert "also where a draft is not accepted" in said
     assert "2 to 4 draft tokens and a top_k of at least 1,024" in said
     assert "not compared with MIN" in " ".join(hs.sweep(path, buffers=16, draft_tokens=4).notes)
+
+
+# --- bytes ---------------------------------------------------------------------------------------
+
+
+def test_bytes_of_drafts(tmp_path: Path) -> None:
+    """3 queries of 2,048 at 4,096 slots: a scratch area of 2,048 tokens and a page beside them."""
+    path = made(tmp_path / "t.parquet")
+    (row,) = hs.sweep(path, "epoch-clock", 32, model="glm-5.1").rows.to_dict("records")
+    assert row["bytes_per_step"] == pytest.approx(row["misses_per_step"] * 78 * 1152)
+    assert row["bytes_per_token"] == pytest.approx(row["misses_per_token"] * 78 * 1152)
+    assert "requests_per_gpu" not in row
+    plain = write(tmp_path / "p.parquet", [drift(steps=40, first_seq_len=90)])
+    (row,) = hs.sweep(plain, "epoch-clock", 4096, draft_tokens=3, model="glm-5.1").rows.to_dict(
+        "records"
+    )
+    assert row["hot_buffer_bytes"] == (4096 + 64 + 2048) * 78 * 1152
+
+
+def test_bytes_of_resident_tokens(tmp_path: Path) -> None:
+    path = write(tmp_path / "p.parquet", [drift(steps=40, first_seq_len=90)])
+    for engine, beside in (("sglang-0.5.23", 64 + 640), ("vllm-0.33", 128 + 640)):
+        rows = hs.sweep(
+            path, "lru", 64, engine=engine, resident_tokens=640, model="glm-5.1", kv_dtype="fp8"
+        ).rows
+        assert rows["hot_buffer_bytes"].tolist() == [(64 + beside) * 78 * 656]
+
+
+@pytest.mark.parametrize(
+    ("model", "unit", "layers", "entry_bytes"),
+    [("qsa", "block4", 12, 8192), ("MiniMax-M3", "block128", 57, 262_144)],
+)
+def test_bytes_of_blocks(
+    tmp_path: Path, model: str, unit: str, layers: int, entry_bytes: int
+) -> None:
+    """K and V of a block in all heads, in the layers that select: the others hold none."""
+    path = write(tmp_path / "b.parquet", [drift(steps=40)], metadata(unit=unit))
+    (row,) = hs.sweep(path, "lru", 16, model=model).rows.to_dict("records")
+    assert row["bytes_per_step"] == pytest.approx(row["misses_per_step"] * layers * entry_bytes)
+    assert row["hot_buffer_bytes"] == 16 * layers * entry_bytes
+    half = hs.sweep(path, "lru", 16, model=model, kv_dtype="fp8").rows["bytes_per_step"].iloc[0]
+    assert half == row["bytes_per_step"] / 2
+    shown = run(str(path), "--policy", "lru", "--buffer", "16", "--model", model)
+    assert shown.exit_code == 0, shown.output
+    assert "MB/step" in shown.output
+
+
+def test_blocks_of_another_model(tmp_path: Path) -> None:
+    path = write(tmp_path / "b.parquet", [drift(steps=40)], metadata(unit="block4"))
+    with pytest.raises(hs.TraceError, match="counts blocks of 4 tokens, and minimax-m3 selects"):
+        hs.sweep(path, "lru", 16, model="minimax-m3")
+    with pytest.raises(hs.TraceError, match=r"of 4 tokens, and glm-5\.1 selects token"):
+        hs.sweep(path, "lru", 16, model="glm-5.1")
+    with pytest.raises(hs.TraceError, match="single tokens"):
+        hs.sweep(path, "lru", 16, ratios=2)

@@ -9,6 +9,7 @@ if [ ! -d "$IN_ENGINE/site" ]; then
   for part in site kernels; do tar xJf "$BUNDLE/$part.txz" -C "$IN_ENGINE/site" & done; wait
   if [ -f "$BUNDLE/cache.txz" ]; then tar xJf "$BUNDLE/cache.txz" -C "$IN_ENGINE"; fi # JIT results of an earlier run: saves a minute
 fi
+unset OPENBLAS_CORETYPE OPENBLAS_L2_SIZE
 : "${CUDA_HOME:=$(dirname "$(dirname "$(readlink -f "$(command -v nvcc)")")")}"
 export CUDA_HOME PYTHONPATH="$IN_ENGINE/site" PYTHONUNBUFFERED=1 HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 TORCHDYNAMO_DISABLE=1
 export SGLANG_IS_FLASHINFER_AVAILABLE=0 SGLANG_JIT_DEEPGEMM_PRECOMPILE=0 SGLANG_DSA_FUSE_TOPK=0 SGLANG_DSA_PREFILL_DENSE_ATTN_KV_LEN_THRESHOLD=0

@@ -24,7 +24,7 @@ from hisparse_sim.gpu_replay.engine.device_ring import EPOCH, FACTS, SEQ_LEN
 from hisparse_sim.gpu_replay.engine.host_ring import HostRing
 from hisparse_sim.traces.errors import TraceError
 from hisparse_sim.traces.file.metadata import Metadata
-from hisparse_sim.traces.file.spool import Ranked, Spool
+from hisparse_sim.traces.file.spool import Spool
 from hisparse_sim.traces.file.writer import TraceWriter
 from hisparse_sim.traces.files import atomic_path
 
@@ -100,7 +100,7 @@ class Recording:
         ring = facts["ring"]
         self._facts, self._source, self._budget, self._number = facts, source, budget, number
         self._folder = folder
-        self.layers: Sequence[int] = ring["recorded"]
+        self.layers: tuple[int, ...] = tuple(ring["recorded"])
         self._ring = HostRing(
             Path(ring["path"]),
             ring["entries"],
@@ -175,12 +175,7 @@ class Recording:
             request.dropped += 1
             return
         try:
-            request.spool.append(
-                {
-                    layer: Ranked(positions[index : index + 1], None)
-                    for index, layer in enumerate(self.layers)
-                }
-            )
+            request.spool.extend(self.layers, positions[None])
         except OSError as error:
             self._lose(request, f"scratch files cannot be written: {error.strerror or error}")
             return

@@ -98,7 +98,7 @@ def observe(
 
     SOURCE is the address of its /metrics, read twice, or a file of saved text: then what was
     counted since the server started, or up to LATER, a file saved later. Needs
-    `pip install 'hisparse-sim[observe]'`.
+    `pip install '.[observe]'`.
 
     \b
     hisparse-sim observe http://localhost:8000/metrics --window 300

@@ -223,6 +223,17 @@ def mean_context(rank: Any) -> float:
 
 
 @rule
+def missing_context(state: State, r: int, after: float) -> float:
+    """The length of equal requests that miss as many positions as those that run do on average,
+    `after` steps from now: misses grow with 1 - B / length (see exposure.py), beyond B."""
+    rank, inverse = state.ranks[r], 0.0
+    for i in range(rank.running):
+        length = rank.clock + after - state.requests[state.running[r, i]].birth
+        inverse += 1.0 / max(length, float(rank.device_buffer_size), 1.0)
+    return float(rank.running / inverse)
+
+
+@rule
 def logical_used(state: State, r: int, after: int) -> int:
     """Tokens in pages, `after` steps from now."""
     rank, used = state.ranks[r], 0

@@ -110,9 +110,7 @@ def parse(text: str, source: str, model_name: str | None = None) -> Reading:
     try:
         from prometheus_client.parser import text_string_to_metric_families
     except ImportError:
-        raise TraceError(
-            "prometheus_client is not installed: pip install 'hisparse-sim[observe]'"
-        ) from None
+        raise TraceError("prometheus_client is not installed: pip install '.[observe]'") from None
     try:
         samples = [
             (sample.name, dict(sample.labels), float(sample.value))

@@ -9,6 +9,7 @@ the same tokens.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import ceil
 
 from hisparse_sim.simulator.serving.engines import NEWEST, Engine
 from hisparse_sim.simulator.serving.hardware import Hardware
@@ -178,10 +179,14 @@ class Deployment:
         """Raise ValueError with the figures if the weights leave no memory for KV."""
         if self.device_pool_bytes <= 0:
             free = self.hardware.gpu_bytes - self.hardware.runtime_bytes
+            share = ceil(100 * self.weight_bytes / free) / 100
+            way_out = "; no share is enough: take a layout of more GPUs or other weights"
+            if share < 1:
+                way_out = f"; a mem_fraction_static above {share:.2f} leaves room for KV"
             raise ValueError(
                 f"{self.model.name} does not fit: weights take {self.weight_bytes / 1e9:.1f} GB a"
                 f" GPU, {self.mem_fraction_static:g} of {free / 1e9:.1f} GB is"
-                f" {free * self.mem_fraction_static / 1e9:.1f} GB"
+                f" {free * self.mem_fraction_static / 1e9:.1f} GB{way_out}"
             )
 
     def baseline_tokens(self, disaggregated: bool = False) -> int:

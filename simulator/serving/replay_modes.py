@@ -21,7 +21,7 @@ def replay_mode(
     """Return the mode, or None for the plain replay.
 
     Raises ValueError for options that contradict each other or the traces, and where nothing is
-    known in a mode: of `counted` facts, and of `costs`.
+    known in a mode: of `counted` facts, and of memory and time (`costs`).
     """
     mode = mode_of(
         traces,
@@ -37,8 +37,8 @@ def replay_mode(
         )
     if mode is not None and costs:
         raise ValueError(
-            "costs are those of one query a step by SGLang's rules: leave out the ratio, model and"
-            " link, or drafts, resident tokens and vLLM"
+            "memory and time are known for one query a step by SGLang's rules: leave out the ratio"
+            " and the link, or drafts, resident tokens and vLLM (a model adds bytes)"
         )
     return mode
 

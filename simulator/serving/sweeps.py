@@ -33,7 +33,9 @@ from hisparse_sim.simulator.serving.memory import PAGE_TOKENS, check_buffer
 from hisparse_sim.simulator.serving.models import Model
 from hisparse_sim.simulator.serving.replay_modes import mode_notes, policies_of, replay_mode
 from hisparse_sim.simulator.serving.scenario import Scenario, deployment_of, several
+from hisparse_sim.simulator.serving.traffic import add_traffic, price_of
 from hisparse_sim.traces import Trace, Traces
+from hisparse_sim.traces.file.units import in_blocks
 
 DEFAULT_RATIO = 2  # the engine's
 CURVE_POLICIES = ("lru",)  # the engine's
@@ -101,7 +103,8 @@ def sweep(
         `host_to_device_ratio`: adds bytes over the link and the requests that fit, a row each.
         With `model` given, the engine's default of 2.
     model
-        Profile for bytes and memory; None: the trace's model, else glm-5.1.
+        Profile for bytes and memory; None: the trace's model, else glm-5.1. For blocks of tokens
+        (qsa, minimax-m3), drafts, resident tokens and vLLM it adds bytes, and no memory.
     kv_dtype, hardware, ..., host_memory_gib
         The deployment for costs, as the fields of `Scenario`; with `start` "direct",
         prefill runs on other GPUs.
@@ -136,10 +139,13 @@ def sweep(
         accepted=accepted,
         resident_tokens=resident_tokens,
         counted=bool(counted),
-        costs=bool(several(ratios) or model is not None or link is not None),
+        costs=bool(several(ratios) or link is not None),
     )
     sizes = sizes_of(of, buffers, mode)
-    wanted = several(ratios) or (DEFAULT_RATIO,) * (model is not None)
+    price = None
+    if model is not None and (mode is not None or any(in_blocks(trace) for trace in of)):
+        price = price_of(of, model, kv_dtype, profiles)
+    wanted = several(ratios) or (DEFAULT_RATIO,) * (model is not None and price is None)
     chosen, notes = cost_model(of, model, profiles, needed=bool(wanted or link))
     swap_in = swap_in_over(link, kernel, batch, kv_dtype, chosen, profiles)
     check_costs(
@@ -199,7 +205,7 @@ def sweep(
     notes = (*page_notes(sizes), *mode_notes(of, engine, sizes, mode, compare_min), *notes)
     if not swept.finished:  # interrupted
         return replace(swept, notes=notes)
-    rows = swept.rows
+    rows = swept.rows if price is None else add_traffic(swept, price, mode)
     if deployment is not None:
         direct = start == "direct"
         rows = add_costs(swept, deployment, wanted, output_len=output_len, disaggregated=direct)

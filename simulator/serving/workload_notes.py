@@ -23,10 +23,6 @@ def notes_on(recorded: Recorded, setting: Setting, aim: Aim) -> Iterator[str]:
     )
     if recorded.left_out:
         yield f"{recorded.left_out:,} requests without a prompt or an output are left out"
-    yield (
-        "a batch misses as requests of its mean length do, which is too few where short and long"
-        " requests run together"
-    )
     if recorded.blocks is None:
         return
     if not setting.prefix_cache:

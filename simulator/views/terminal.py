@@ -79,7 +79,7 @@ def show_sweep(rows: pd.DataFrame, output: Path | None = None) -> None:
         columns,
         output,
         before=_title(rows),
-        after=_over_layers(rows, output) + (_memory(rows) if priced else ""),
+        after=_over_layers(rows, output) + (_memory(rows) if "device_pool_gib" in rows else ""),
         bars="misses_per_step",
         keys=[name for name in ("request", "layer", "policy", "buffer") if name in columns],
         sections=traces if len(set(traces)) > 1 else None,

@@ -95,7 +95,7 @@ def synth(
 
     Context, steps and top_k are those of the model that the profile was fitted to, unless given.
     The file says `synthetic` and holds the fit: the published figures and those achieved. Positions
-    of qsa (Qwen QSA) are blocks of 4 tokens: misses are replayed, but no cost is computed.
+    of qsa (Qwen QSA) are blocks of 4 tokens: `sweep --model qsa` adds bytes.
 
     \b
     hisparse-sim trace synth --profile glm-5.1 --layer 0,20,40,60 -o synth-glm.parquet

@@ -54,6 +54,18 @@ class Spool:
     def append(self, ranked: Mapping[int, Ranked]) -> None:
         """Add the next steps: the same layers every time, each with the same number of rows."""
         layers = tuple(sorted(ranked))
+        blocks = [ranked[layer] for layer in layers]
+        scores = None
+        if self._scores is not None and blocks:
+            scores = np.stack([_given(block) for block in blocks], 1)
+        positions = [block.positions for block in blocks]
+        self.extend(layers, np.stack(positions, 1) if blocks else np.empty((0, 0, 0)), scores)
+
+    def extend(
+        self, layers: tuple[int, ...], positions: NDArray[Any], scores: NDArray[Any] | None = None
+    ) -> None:
+        """As `append`, with the next steps of all layers, ascending, as one array: [steps, layers,
+        width]."""
         if self.steps == 0:
             self.layers = layers
         if layers != self.layers or not layers:
@@ -61,11 +73,10 @@ class Spool:
                 f"{self.path}: step {self.steps} came from the layers {list(layers)}, "
                 f"expected {list(self.layers)}"
             )
-        blocks = [ranked[layer] for layer in layers]
-        _append(self._positions, np.stack([block.positions for block in blocks], 1), np.int32)
+        _append(self._positions, positions, np.int32)
         if self._scores is not None:
-            _append(self._scores, np.stack([_given(block) for block in blocks], 1), np.float16)
-        self.steps += len(blocks[0].positions)
+            _append(self._scores, scores, np.float16)
+        self.steps += len(positions)
 
     def demands(
         self, request: str, prompt_len: int, top_k: int, *, sort: bool, following: bool
@@ -98,8 +109,8 @@ def _beside(path: Path) -> IO[bytes]:
     return tempfile.TemporaryFile(dir=folder, prefix=f".{path.stem}-")
 
 
-def _append(file: IO[bytes], block: NDArray[Any], dtype: Any) -> None:
-    file.write(np.ascontiguousarray(block, dtype).tobytes())
+def _append(file: IO[bytes], block: Any, dtype: Any) -> None:
+    file.write(np.ascontiguousarray(block, dtype).data)
 
 
 def _given(block: Ranked) -> NDArray[np.float16]:
