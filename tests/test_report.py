@@ -330,8 +330,9 @@ def test_published_figures_and_measurements(folder: Path, tmp_path: Path) -> Non
     redone, benched = tmp_path / "redone.csv", tmp_path / "bench.json"
     several = tmp_path / "several.json"
     figure = {"what": "a <figure>", "published": 100.0, "ours": 90.0, "error": -0.1}
-    told = figure | {"how": "by hand", "gap": "open", "source": "a paper"}
-    pd.DataFrame([told]).to_csv(redone, index=False)
+    told = figure | {"how": "by hand", "gap": "open", "source": "a paper", "sample": "shaped"}
+    far = told | {"what": "far", "ours": 200.0, "error": 1.0, "sample": "out of sample"}
+    pd.DataFrame([told, far]).to_csv(redone, index=False)
     machine = {"gpu": "NVIDIA H200", "hisparse_sim": "source tree"}
     point = {"batch": 1, "misses": 64, "buffer": 4096, "entry_bytes": 1152, "timer_us": 2.0}
     timed = point | {"sglang_us": 30.0, "native_us": 10.0, "native_samples": [9.0, 11.0]}
@@ -347,7 +348,11 @@ def test_published_figures_and_measurements(folder: Path, tmp_path: Path) -> Non
     page = tmp_path / "page.html"
     write_report(results, page)
     text = page.read_text(encoding="utf-8")
-    assert "1 of 1 published figures are reproduced within 20 %" in text
+    assert "1 of 2 published figures are reproduced within 20\u00a0%" in text
+    assert "of the 1 that shaped no choice in the model, 0" in text
+    points = data.unpacked(embedded(text)["tables"]["reproduce"])
+    assert points["kind"] == ["shaped", "out of sample"]
+    assert points["ours"] == [90, 200]
     assert "a &lt;figure&gt;" in text
     assert ">3.00<" in text  # sglang / native
     assert ">5,078.0<" in text

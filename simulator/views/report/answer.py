@@ -143,7 +143,7 @@ def verdict(results: Sequence[Result], rows: pd.DataFrame) -> str:
             return titles.throughput(closed) + " (simulated)."
     if rows.empty:
         redone = rows_of(results, "reproduce")
-        return "" if redone.empty else titles.reproduced(redone["error"].tolist()) + "."
+        return "" if redone.empty else titles.reproduced(redone) + "."
     return "Whether it pays depends on memory and load, too: add a plan (see below)."
 
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import pandas as pd
 
-from hisparse_sim.simulator.serving.reproduce import SHAPED
 from hisparse_sim.simulator.views.report import data, served_charts, titles
 from hisparse_sim.simulator.views.report.drawing import Drawn
 from hisparse_sim.simulator.views.report.pieces import Cells, count, details, more, table
@@ -39,7 +38,7 @@ def _reproduced(rows: pd.DataFrame, drawn: Drawn) -> str:
         "gap": ("unexplained", _text),
         "source": ("published", str),
     }
-    title = titles.reproduced(rows["error"].tolist())
+    title = titles.reproduced(rows)
     obtained = details("How each figure was obtained and where it was published", table(rows, how))
     body = f'<div class="card"><h3>Each figure</h3>{table(rows, cells)}</div>{obtained}'
     points = rows[(rows["published"] > 0) & (rows["ours"] > 0)]
@@ -70,8 +69,7 @@ def _kinds(rows: pd.DataFrame) -> list[str]:
     """Return of every figure whether it shaped a choice in the model, where rows tell."""
     if "sample" not in rows:
         return ["published figure"] * len(rows)
-    shaped = rows["sample"] == SHAPED
-    return ["shaped a choice in the model" if one else "out of sample" for one in shaped]
+    return [_text(one) or "not told" for one in rows["sample"]]
 
 
 def _benched(results: Sequence[Result]) -> str:

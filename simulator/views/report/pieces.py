@@ -42,7 +42,7 @@ def _class(is_text: bool, name: str) -> str:
     return ' class="text"' if is_text else ""
 
 
-_WRAPPED = ("reason", "trace_sha256", "gap", "how", "source")
+_WRAPPED = ("what", "reason", "trace_sha256", "gap", "how", "source")
 
 
 def unbroken(text: str) -> str:

@@ -214,14 +214,14 @@ def reproduced(data: str, low: float, high: float, kinds: Sequence[str]) -> Spec
         "mark": {"type": "line", "color": "var(--faint)", "strokeWidth": 1, "clip": True},
         "encoding": {"x": x, "y": {**y, "field": "published"}},
     }
+    listed: Spec = {"legend": {"title": None} if len(kinds) > 1 else None}
     points: Spec = {
         "mark": {"type": "point", "size": 60, "strokeWidth": 1.8, "clip": True},
         "encoding": {
             "x": x,
             "y": {**y, "field": "ours"},
-            "color": by_place("kind", kinds, "color")
-            | {"legend": {"title": None} if len(kinds) > 1 else None},
-            "shape": by_place("kind", kinds, "shape"),
+            "color": by_place("kind", kinds, "color") | listed,
+            "shape": by_place("kind", kinds, "shape") | listed,
             "tooltip": [
                 {"field": "what", "title": "figure"},
                 number("published", "published", ",.4~g"),
