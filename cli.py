@@ -21,13 +21,19 @@ _COMMANDS = {
         f"{_GPU}.engine:engine",
         "Count, record and speed up swap-ins inside a running SGLang.",
     ),
+    "explore": (f"{_SIMULATOR}.explore:explore", "Serve the report with live controls."),
     "gpu": (f"{_GPU}.gpu:gpu", "Replay and measure on an NVIDIA GPU."),
     "mrc": (f"{_SIMULATOR}.mrc:mrc", "Count misses at all buffer sizes in one pass."),
     "policies": (f"{_SIMULATOR}.policies:list_policies", "List the policies, one line each."),
+    "observe": (
+        f"{_SIMULATOR}.observe:observe",
+        "Compare the counters of a running vLLM with a simulation.",
+    ),
     "plan": (
         f"{_SIMULATOR}.deployment:plan",
         "Choose device_buffer_size and host_to_device_ratio.",
     ),
+    "plot": (f"{_SIMULATOR}.plot:plot", "Draw a result as a figure, also for a paper."),
     "profiles": (
         f"{_SIMULATOR}.profiles:list_profiles",
         "Show models, machines, links, engines and step times.",

@@ -95,6 +95,16 @@ def compare(traces: dict[str, Trace], positions: int, repeats: int) -> dict[str,
             "bytes": trace.size_bytes,
             "bytes_per_position": round(trace.size_bytes / positions, 3),
             **{way: spread(rates) for way, rates in samples[name].items()},
+            "ahead_over_in_turns": spread(
+                [
+                    ahead / turns
+                    for ahead, turns in zip(
+                        samples[name]["replay_ahead_m_per_s"],
+                        samples[name]["replay_in_turns_m_per_s"],
+                        strict=True,
+                    )
+                ]
+            ),
         }
         for name, trace in traces.items()
     }
@@ -201,7 +211,10 @@ def main(paths: tuple[Path, ...], repeats: int, note: str, output: Path) -> None
         rates = "  ".join(
             f"{way[:-8]} {found[way]['median']:.0f}" for way in found if way.endswith("m_per_s")
         )
-        click.echo(f"{container:>10}: {found['bytes_per_position']:.2f} B/position  {rates} M/s")
+        click.echo(
+            f"{container:>10}: {found['bytes_per_position']:.2f} B/position  {rates} M/s;"
+            f" reading ahead {found['ahead_over_in_turns']['median']:.2f}x"
+        )
     runs = result["nine_runs"]
     click.echo(f"nine runs: {runs['times_best']['median']:.1f}x libCacheSim's best (bar 7)")
     for row in result["encodings"]:

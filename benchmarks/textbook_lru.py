@@ -5,13 +5,14 @@ from typing import NamedTuple
 import numpy as np
 
 from hisparse_sim.policies import Policy, Setup
-from hisparse_sim.policies.hook import LANES, copy, hook, split
-from hisparse_sim.policies.policy import Indices, Slots, Step
+from hisparse_sim.policies.hook import copy, hook
+from hisparse_sim.policies.lanes import LANES, split
+from hisparse_sim.policies.policy import Bytes, Slots, Step
 
 
 class OrderState(NamedTuple):
     order: Slots  # [B] next victim first
-    demanded: Indices  # [B]
+    demanded: Bytes  # [B + LANES] 1 if the step does
     others: Slots
     hits: Slots
 
@@ -19,14 +20,15 @@ class OrderState(NamedTuple):
 def order_state(setup: Setup) -> OrderState:
     size = setup.buffer_size
     room = np.zeros((2, size + LANES), np.uint16)
-    return OrderState(np.arange(size, dtype=np.uint16), np.zeros(size, np.int32), *room)
+    return OrderState(np.arange(size, dtype=np.uint16), np.zeros(size + LANES, np.uint8), *room)
 
 
 @hook
 def order_step(state: OrderState, step: Step, now: int) -> None:
+    state.demanded[:] = 0
     for slot in step.hits:
-        state.demanded[slot] = now
-    others = split(state.order, state.demanded, now, state.others, state.hits)
+        state.demanded[slot] = 1
+    others = split(state.order, state.demanded, state.others, state.hits)
     misses = len(step.victims)
     copy(step.victims, state.others[:misses])
     copy(state.order, state.others[misses:others])

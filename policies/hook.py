@@ -16,15 +16,12 @@ import numpy as np
 import numpy.typing as npt
 from llvmlite import ir
 from numba import types
-from numba.core.registry import cpu_target
 from numba.extending import intrinsic, overload, register_jitable
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _MARK = "is_hook"
-LANES = 16  # elements that `split` may write beyond the end of what it returns
-
-_INT16, _INT32, _INT64 = ir.IntType(16), ir.IntType(32), ir.IntType(64)
+_INT32 = ir.IntType(32)
 
 
 def hook(function: Function) -> Function:
@@ -46,7 +43,8 @@ def copy(target: npt.NDArray[Any], source: npt.NDArray[Any]) -> None:
         target[i] = source[i]
 
 
-def _address(context: Any, builder: Any, kind: Any, array: Any, index: Any) -> Any:
+def address(context: Any, builder: Any, kind: Any, array: Any, index: Any) -> Any:
+    """Return the address of an element of an array, inside an intrinsic."""
     data = context.make_array(kind)(context, builder, array).data
     return builder.gep(data, [index])
 
@@ -90,12 +88,12 @@ def prefetch(array: npt.NDArray[Any], index: int) -> None:
 @intrinsic
 def _prefetch(typing_context: Any, array: Any, index: Any) -> Any:
     def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        address = _address(context, builder, array, *arguments)
-        address = builder.bitcast(address, ir.IntType(8).as_pointer())
-        kind = ir.FunctionType(ir.VoidType(), [address.type, _INT32, _INT32, _INT32])
-        function = builder.module.declare_intrinsic("llvm.prefetch", [address.type], kind)
+        place = address(context, builder, array, *arguments)
+        place = builder.bitcast(place, ir.IntType(8).as_pointer())
+        kind = ir.FunctionType(ir.VoidType(), [place.type, _INT32, _INT32, _INT32])
+        function = builder.module.declare_intrinsic("llvm.prefetch", [place.type], kind)
         read, keep, data = (ir.Constant(_INT32, value) for value in (0, 3, 1))
-        builder.call(function, [address, read, keep, data])
+        builder.call(function, [place, read, keep, data])
         return context.get_dummy_value()
 
     return types.void(array, types.int64), emit
@@ -139,111 +137,54 @@ def _compiled_count_ones(word: Any) -> Any:
     return count
 
 
-# --- split ------------------------------------------------------------------------------------
-
-
-def split(
-    slots: npt.NDArray[np.uint16],
-    marks: npt.NDArray[np.int32],
-    mark: int,
-    others: npt.NDArray[np.uint16],
-    marked: npt.NDArray[np.uint16],
-) -> int:
-    """Split `slots` into those whose entry in `marks` equals `mark` and the others, in order.
-
-    Returns the number of others. Both outputs must have room for `LANES` more elements than they
-    receive.
-    """
-    return _split_from(0, 0, 0, slots, marks, mark, others, marked)
-
-
 @hook
-def _split_from(
-    start: int,
-    to_others: int,
-    to_marked: int,
-    slots: npt.NDArray[np.uint16],
-    marks: npt.NDArray[np.int32],
-    mark: int,
-    others: npt.NDArray[np.uint16],
-    marked: npt.NDArray[np.uint16],
-) -> int:
-    for i in range(start, len(slots)):  # without a branch: marks are hard to predict
-        slot = slots[i]
-        others[to_others] = slot
-        marked[to_marked] = slot
-        found = marks[slot] == mark
-        to_others += not found
-        to_marked += found
-    return to_others
+def lowest_one(word: np.uint64) -> np.uint32:
+    """Return the place of the lowest bit that is set, of 0 to 63."""
+    below = (word & (~word + np.uint64(1))) - np.uint64(1)
+    return np.uint32(count_ones(below))
+
+
+WORD = 64  # bits
+
+
+def outside(numbers: npt.NDArray[np.int32], start: int, low: int, high: int) -> np.uint64:
+    """Return which of the `WORD` numbers from `start` on are not in low..high: a bit for each, the
+    first the lowest. No number is negative."""
+    bits = 0
+    for place, number in enumerate(numbers[start : start + WORD].tolist()):
+        bits |= (not low <= number <= high) << place
+    return np.uint64(bits)
 
 
 @intrinsic
-def _split_16(
-    typing_context: Any,
-    slots: Any,
-    start: Any,
-    marks: Any,
-    mark: Any,
-    others: Any,
-    to_others: Any,
-    marked: Any,
-    to_marked: Any,
-) -> Any:
-    """Split the 16 slots from `start` on and return how many of them are marked (AVX-512)."""
-    index = types.int64
-    signature = index(slots, index, marks, types.int32, others, index, marked, index)
-
+def _outside(typing_context: Any, numbers: Any, start: Any, low: Any, high: Any) -> Any:
     def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        narrow, wide = ir.VectorType(_INT16, LANES), ir.VectorType(_INT32, LANES)
-        mask, pointer = ir.VectorType(ir.IntType(1), LANES), ir.IntType(8).as_pointer()
-        zeros, all_lanes = ir.Constant(wide, None), ir.Constant(mask, [1] * LANES)
-        start, mark = arguments[1], arguments[3]
+        numbers, start, low, high = arguments
+        lanes, word = ir.VectorType(_INT32, 8), ir.IntType(64)
+        zeros = ir.Constant(lanes, None)
 
-        def call(name: str, *operands: Any) -> Any:
-            kind = ir.FunctionType(wide, [operand.type for operand in operands])
-            function = builder.module.globals.get(name)
-            function = function or ir.Function(builder.module, kind, name)
-            return builder.call(function, operands)
+        def everywhere(value: Any) -> Any:
+            first = builder.insert_element(zeros, value, ir.Constant(_INT32, 0))
+            return builder.shuffle_vector(first, zeros, zeros)
 
-        def address(argument: int, at: Any, kind: ir.Type) -> Any:
-            array = arguments[argument], at
-            found = _address(context, builder, signature.args[argument], *array)
-            return builder.bitcast(found, kind)
+        lows, span = everywhere(low), everywhere(builder.sub(high, low))
+        bits = ir.Constant(word, 0)
+        for first in range(0, WORD, 8):
+            at = builder.add(start, ir.Constant(word, first))
+            place = address(context, builder, signature.args[0], numbers, at)
+            eight = builder.load(builder.bitcast(place, lanes.as_pointer()), align=4)
+            # Unsigned: what is less than `low` wraps around, so one comparison tells both.
+            found = builder.icmp_unsigned(">", builder.sub(eight, lows), span)
+            found = builder.zext(builder.bitcast(found, ir.IntType(8)), word)
+            bits = builder.or_(bits, builder.shl(found, ir.Constant(word, first)))
+        return bits
 
-        slots = builder.load(address(0, start, narrow.as_pointer()), align=2)
-        slots = builder.zext(slots, wide)
-        base = address(2, ir.Constant(_INT64, 0), pointer)
-        four_bytes = ir.Constant(_INT32, 4)
-        marks = call(
-            "llvm.x86.avx512.mask.gather.dpi.512", zeros, base, slots, all_lanes, four_bytes
-        )
-        mark = builder.insert_element(zeros, mark, ir.Constant(_INT32, 0))
-        mark = builder.shuffle_vector(mark, zeros, zeros)
-        found = builder.icmp_unsigned("==", marks, mark)
-        for lanes, argument in ((builder.not_(found), 4), (found, 6)):
-            packed = call("llvm.x86.avx512.mask.compress.v16i32", slots, zeros, lanes)
-            place = address(argument, arguments[argument + 1], narrow.as_pointer())
-            builder.store(builder.trunc(packed, narrow), place, align=2)
-        return builder.zext(builder.ctpop(builder.bitcast(found, _INT16)), _INT64)
-
-    return signature, emit
+    return types.uint64(numbers, types.int64, types.int32, types.int32), emit
 
 
-@overload(split)
-def _compiled_split(slots: Any, marks: Any, mark: Any, others: Any, marked: Any) -> Any:
-    def by_lanes(slots: Any, marks: Any, mark: Any, others: Any, marked: Any) -> Any:
-        end = len(slots) & -LANES
-        to_marked = 0
-        for start in range(0, end, LANES):
-            to_others = start - to_marked
-            to_marked += _split_16(  # type: ignore[call-arg]
-                slots, start, marks, mark, others, to_others, marked, to_marked
-            )
-        return _split_from(end, end - to_marked, to_marked, slots, marks, mark, others, marked)
+@overload(outside, inline="always")
+def _compiled_outside(numbers: Any, start: Any, low: Any, high: Any) -> Any:
+    def bits(numbers: Any, start: Any, low: Any, high: Any) -> Any:
+        return _outside(numbers, start, low, high)  # type: ignore[call-arg]
 
-    def one_by_one(slots: Any, marks: Any, mark: Any, others: Any, marked: Any) -> Any:
-        return _split_from(0, 0, 0, slots, marks, mark, others, marked)
-
-    _, _, features = cpu_target.target_context.codegen().magic_tuple()
-    return by_lanes if "+avx512f" in features.split(",") else one_by_one
+    return bits

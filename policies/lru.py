@@ -5,9 +5,10 @@ afterwards: the slots not used, the fetched ones (in row order), the hits (in th
 textbook LRU would stamp every token in row order; here a reused token outranks one just fetched, so
 a larger buffer need not contain a smaller one.
 
-The order is a plain array that every step splits again, as the kernel does. That writes B slots per
-step, but without a branch, and 16 at a time where the CPU can; a linked list moves only the slots
-in use, and takes twice as long.
+The order is a plain array that every step splits again, as the kernel does: 8 or 16 slots at a
+time, without a branch. It lies in two pieces, each with a second array that the next order is
+written to, so that nothing is copied but the slots that change hands. A linked list moves only the
+slots in use, and takes several times as long.
 
 Reference: SGLang 0.5.23, `kernels/jit/csrc/kvcacheio/hisparse.cuh`
 (`load_cache_to_device_buffer`).
@@ -17,39 +18,50 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hisparse_sim.policies.hook import LANES, copy, hook, split
-from hisparse_sim.policies.policy import Indices, Policy, Setup, Slots, Step
+from hisparse_sim.policies.hook import copy, hook
+from hisparse_sim.policies.lanes import LANES, split
+from hisparse_sim.policies.policy import Bytes, Longs, Policy, Setup, Slots, Step
 
 
 class State(NamedTuple):
-    order: Slots  # [B] next victim first, most recent last
-    last_use: Indices  # [B] the last step that used the slot
-    evictable: Slots  # [B + LANES] scratch: the slots that this step does not use, in order
-    hits: Slots  # [B + LANES] scratch: those that it uses
+    """The order is `older[now][first:stop]`, then `newer[now][:hits]`; next victim first."""
+
+    older: Slots  # [2, 2 B + LANES] slots that the step before did not use, then what it fetched
+    newer: Slots  # [2, B + LANES] its hits
+    place: Longs  # [4] now (0 or 1), first, stop, hits
+    used: Bytes  # [B + LANES] 1 if this step uses the slot
 
 
 def state(setup: Setup) -> State:
     size = setup.buffer_size
+    older = np.zeros((2, 2 * size + LANES), np.uint16)
+    older[0, :size] = np.arange(size)
     return State(
-        order=np.arange(size, dtype=np.uint16),
-        last_use=np.zeros(size, np.int32),
-        evictable=np.zeros(size + LANES, np.uint16),
-        hits=np.zeros(size + LANES, np.uint16),
+        older=older,
+        newer=np.zeros((2, size + LANES), np.uint16),
+        place=np.array([0, 0, size, 0]),
+        used=np.zeros(size + LANES, np.uint8),
     )
 
 
 @hook
 def step(state: State, step: Step, now: int) -> None:
-    order, evictable = state.order, state.evictable
+    before, first, stop, newest = state.place
+    after = 1 - before
+    state.used[:] = 0
     for slot in step.hits:
-        state.last_use[slot] = now
-    split(order, state.last_use, now, evictable, state.hits)
-    misses, hits = len(step.victims), len(step.hits)
-    untouched = len(order) - misses - hits
-    copy(step.victims, evictable[:misses])
-    copy(order, evictable[misses : misses + untouched])
-    copy(order[untouched:], evictable[:misses])
-    copy(order[untouched + misses :], state.hits[:hits])
+        state.used[slot] = 1
+    older, hits = state.older[after], state.newer[after]
+    end = split(state.older[before][first:stop], state.used, older, hits)
+    found = stop - first - end
+    end += split(state.newer[before][:newest], state.used, older[end:], hits[found:])
+    misses = len(step.victims)
+    copy(step.victims, older[:misses])
+    copy(older[end:], step.victims)
+    state.place[0] = after
+    state.place[1] = misses
+    state.place[2] = end + misses
+    state.place[3] = len(step.hits)
 
 
 LRU = Policy(

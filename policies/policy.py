@@ -12,9 +12,11 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+Bytes: TypeAlias = npt.NDArray[np.uint8]
 Slots: TypeAlias = npt.NDArray[np.uint16]
 Positions: TypeAlias = npt.NDArray[np.uint32]
 Indices: TypeAlias = npt.NDArray[np.int32]
+Longs: TypeAlias = npt.NDArray[np.int64]
 Words: TypeAlias = npt.NDArray[np.uint64]
 
 

@@ -16,6 +16,10 @@ def pages(tokens: int) -> int:
     return -(-tokens // PAGE) * PAGE
 
 
+def lengths(load: Requests, i: int) -> tuple[int, int]:
+    return int(load.prompt_len[i]), int(load.output_len[i])
+
+
 @dataclass(eq=False)
 class Request:
     number: int
@@ -25,6 +29,7 @@ class Request:
     rank: Rank | None = None
     source: Rank | None = None
     generated: int = 0
+    cached: int = 0  # tokens of the prompt that need no prefill
     done: int = 0  # tokens prefilled
     ready_s: float = inf
     first_token_s: float = -1.0
@@ -62,12 +67,13 @@ class Rank:
         buffer = self.pool.device_buffer_size
         if not buffer:
             return self.logical(growth)
-        whole = buffer + PAGE
+        scratch = self.pool.scratch_tokens
+        whole = buffer + PAGE + scratch
         held = [pages(r.length + growth) for r in self.running]
-        used = sum(tokens if tokens < buffer else whole for tokens in held)
+        used = sum(tokens if tokens < buffer and not scratch else whole for tokens in held)
         if self.role == "decode":
             return used
-        return used + sum(pages(r.length) for r in self.pending)
+        return used + sum(pages(r.length) + scratch for r in self.pending)
 
     def fits(self, growth: int) -> bool:
         if self.logical(growth) > self.pool.logical_tokens:
@@ -83,7 +89,11 @@ class Rank:
             return True
         free = self.pool.logical_tokens - self.logical()
         if self.pool.hierarchical:
-            free = min(free, self.pool.device_tokens - self.device())
+            device = self.pool.device_tokens - self.device()
+            if self.pool.scratch_tokens:
+                buffer = max(self.pool.device_buffer_size + PAGE, pages(request.length))
+                device -= self.pool.scratch_tokens + buffer - pages(request.length)
+            free = min(free, device)
         if self.role == "prefill":
             return pages(request.length) + PAGE <= free
         joined = [r for r, _ in self.work]
@@ -119,7 +129,7 @@ class Rank:
                     self.full = True
                     return
                 request = self.queue.pop(0)
-                request.done, request.ready_s = 0, inf
+                request.done, request.ready_s = request.cached, inf
                 self.pending.append(request)
             upto = min(request.length, request.done + budget)
             self.work.append((request, upto))
@@ -137,7 +147,7 @@ class Rank:
             return False
         if not active:
             return True
-        whole = self.pool.device_buffer_size + PAGE
+        whole = self.pool.device_buffer_size + PAGE + self.pool.scratch_tokens
         buffers = whole * (len(self.pending) + 1)
         if self.pool.hierarchical and self.device() + buffers > self.pool.device_tokens:
             return False
@@ -225,6 +235,23 @@ class Reference:
         apart = [instance(prefill, "prefill") for _ in range(server.prefill_instances)]
         self.sources = [rank for one in apart for rank in one.ranks]
         self.instances += apart
+        if load.blocks and server.prefix_cache:
+            kept = [i for i in range(len(load)) if server.output(*lengths(load, i)) >= 1]
+            pool = (server.prefill_pool or server.pool) if apart else server.pool
+            caches: dict[int, list[int]] = {}
+            for request, i in zip(self.requests, kept, strict=True):
+                rank = request.number % len(self.sources or self.entries)
+                cache, blocks = caches.setdefault(rank, []), load.blocks.row(i)
+                hits = 0
+                while hits < len(blocks) and blocks[hits] in cache:
+                    hits += 1
+                request.cached = min(hits * load.blocks.tokens, request.prompt - 1)
+                for block in blocks[::-1]:  # the last used is the last of the list
+                    if block in cache:
+                        cache.remove(block)
+                    cache.append(block)
+                while len(cache) * load.blocks.tokens > pool.device_tokens:
+                    cache.pop(0)
 
     def run(self) -> Reference:
         while True:
@@ -286,7 +313,8 @@ class Reference:
     def prefilled(self, rank: Rank, work: list[tuple[Request, int]]) -> None:
         server = self.server
         for request, upto in work:
-            tokens, request.done = upto - request.done, upto
+            tokens = upto - (request.done if request.done > request.cached else 0)
+            request.done = upto
             whole = upto == request.length
             if rank.role == "prefill":
                 assert request.rank is not None
@@ -369,8 +397,10 @@ class Reference:
                 context = sum(r.length for r in rank.running) / len(rank.running)
                 context += 0.0 if prefills else 0.5
                 attention = steps.decode_attention_us(len(rank.running), context)
+                buffer, more = max(rank.pool.device_buffer_size, 1), 0.0 if prefills else 0.5
+                shares = [1 / max(r.length + more, buffer) for r in rank.running]
                 attention += exposure.step_us(
-                    len(rank.running), context, attention + rest, attention
+                    len(rank.running), len(shares) / sum(shares), attention + rest, attention
                 )
                 tokens += len(rank.running)
             slowest = max(slowest, attention)

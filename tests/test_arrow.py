@@ -265,37 +265,6 @@ def test_empty_and_foreign_files(tmp_path: Path) -> None:
         open_trace(path)
 
 
-def test_pandas_reads_it(tmp_path: Path) -> None:
-    import pandas as pd
-
-    for lz4 in (False, True):
-        frame = pd.read_feather(written(tmp_path / "trace.arrow", lz4))
-        assert len(frame) == sum(part.rows for part in PARTS)
-        assert frame["positions"].iloc[0].tolist() == PARTS[0].row(0).tolist()
-
-
-def test_polars_reads_it(tmp_path: Path) -> None:
-    polars = pytest.importorskip("polars")
-    for lz4 in (False, True):
-        frame = polars.read_ipc(written(tmp_path / "trace.arrow", lz4))
-        assert frame["positions"][0].to_list() == PARTS[0].row(0).tolist()
-
-
-def test_duckdb_reads_it(tmp_path: Path) -> None:
-    duckdb = pytest.importorskip("duckdb")
-    rows = pa.ipc.open_file(str(written(tmp_path / "trace.arrow"))).read_all()
-    rows = rows.drop_columns(["scores"])  # it has no float16
-    found = duckdb.sql("select sum(len(positions)) from rows").fetchall()
-    assert found == [(sum(len(part.positions) for part in PARTS),)]
-
-
-def test_datasets_reads_it(tmp_path: Path) -> None:
-    datasets = pytest.importorskip("datasets")
-    path = str(written(tmp_path / "trace.arrow"))
-    found = datasets.load_dataset("arrow", data_files=path, cache_dir=str(tmp_path))["train"]
-    assert found[0]["positions"] == PARTS[0].row(0).tolist()
-
-
 # --- commands ------------------------------------------------------------------------------------
 
 

@@ -1,5 +1,6 @@
 """Rows that an engine spoilt: the others of the request, or the other requests, are not lost."""
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -147,6 +148,9 @@ def test_short_rows_of_an_earlier_call_are_counted(fake: FakeServer, tmp_path: P
 
     with pytest.raises(KeyboardInterrupt):
         run(fake, path, concurrency=1, progress=interrupt)
+    time.sleep(0.2)  # what was asked before the interrupt has arrived
+    while fake.active:
+        time.sleep(0.01)
     fake.requests.clear()
     (warning,) = run(fake, path)
     assert len(fake.requests) < 3

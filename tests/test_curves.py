@@ -57,8 +57,8 @@ def test_the_figure_shows_the_table(swept: hs.Sweep, tmp_path: Path) -> None:
     curves = rolling_curves(swept, 10)
     axes = figures.rolling_misses(curves, window=10, provenance="synthetic trace t")
     lines = {line.get_label(): line for line in axes.lines if line.get_label()[0] != "_"}
-    assert list(lines) == ["lru, B = 8", "lru, B = 16", "fifo, B = 8", "fifo, B = 16"]
-    drawn = lines["fifo, B = 16"]
+    assert list(lines) == ["LRU, B = 8", "LRU, B = 16", "FIFO, B = 8", "FIFO, B = 16"]
+    drawn = lines["FIFO, B = 16"]
     wanted = curves[(curves["policy"] == "fifo") & (curves["buffer"] == 16)]
     assert drawn.get_ydata().tolist() == wanted["misses_per_step"].tolist()
     assert len(axes.collections) == 4  # the bands

@@ -69,6 +69,15 @@ def test_weights_that_do_not_fit() -> None:
         Deployment(GLM, load_hardware("rtx-pro-6000"), DP8).capacity(8, 4096, 40_960)
 
 
+def test_the_way_out_where_weights_do_not_fit() -> None:
+    small = load_hardware("rtx-pro-6000")
+    with pytest.raises(ValueError, match="no share is enough: take a layout of more GPUs"):
+        Deployment(GLM, small, DP8).check_weights()
+    with pytest.raises(ValueError, match=r"mem_fraction_static above 0\.97 leaves room"):
+        Deployment(GLM, small, TP8).check_weights()
+    Deployment(GLM, small, TP8, mem_fraction_static=0.98).check_weights()
+
+
 def test_bad_settings() -> None:
     with pytest.raises(ValueError, match="mem_fraction_static must be between 0 and 1"):
         Deployment(GLM, H200, TP8, mem_fraction_static=1.0)

@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import click
+import make_workloads
 import numpy as np
 import pytest
 from click.testing import CliRunner
@@ -30,6 +31,9 @@ NOT_RUN = {
     "trace convert answers.jsonl": "needs the answers of a server",
     "trace synth": "takes long; tests/test_synth.py makes smaller ones",
     "sweep smollm2.parquet": "needs a captured trace",
+    "explore rows.parquet": "serves until it is stopped; tests/test_explore.py runs it",
+    "observe": "needs the counters of a server; tests/test_observe.py has some",
+    "sweep like-ours.parquet": "needs what is fitted to them",
     "reproduce": "takes long; tests/test_reproduce.py runs it",
 }
 REFERENCE = runpy.run_path(str(DOCS / "make_reference.py"))
@@ -63,6 +67,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     shutil.copy(sample_path(), tmp_path / "sample.parquet")
     (tmp_path / "book.txt").write_text("A long time ago.")
     (tmp_path / "docs").mkdir()
+    make_workloads.mooncake(tmp_path / "conversation_trace.jsonl", 150)
     np.save(tmp_path / "rows.npy", np.sort(np.arange(24).reshape(3, 8) * 7, axis=1))
     monkeypatch.chdir(tmp_path)
     return tmp_path

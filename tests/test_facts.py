@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -224,3 +225,23 @@ def test_commands(small: Path, tmp_path: Path) -> None:
     assert "over MIN" in run("sweep", facts, "--buffer", 16, "--policy", "textbook-lru")
     run("curve", facts, "--buffer", 16, "--window", 10, "-o", tmp_path / "curve.svg")
     assert (tmp_path / "curve.svg").exists()
+
+
+def test_commands_take_facts_where_a_trace_is_meant(sample_facts: Path, tmp_path: Path) -> None:
+    few = ("--buffer", 4096, "--ratio", 4, "--output-len", 64, "--concurrency", 8)
+    assert sample_facts.name in run("plan", "--trace", sample_facts, *few)
+    run("report", sample_facts, "-o", tmp_path / "page.html")
+    assert "textbook-lru" in (tmp_path / "page.html").read_text(encoding="utf-8")
+
+
+def test_a_trace_tells_what_its_misses_are_made_of(small: Path) -> None:
+    """Compulsory, capacity and order add up to the misses of the engine's LRU."""
+    found = run("trace", "info", small, "--full")
+    told = found[found.index("misses of LRU at 16 slots:") :].split(":")[1]
+    engine, *shares = (float(each.replace(" ", "")) for each in re.findall(r"-? ?\d+\.\d+", told))
+    lru, least = hs.sweep(small, ["lru", "belady"], 16).rows["miss_rate"]
+    first = hs.mrc(small, "compulsory", largest=16).rows["miss_rate"].iloc[-1]
+    assert engine == pytest.approx(100 * lru, abs=0.006)
+    assert shares[:2] == pytest.approx([100 * first, 100 * (least - first)], abs=0.011)
+    assert sum(shares) == pytest.approx(engine, abs=0.025)
+    assert shares[1] > 0.02

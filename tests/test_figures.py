@@ -1,19 +1,23 @@
 """Figures show the table they are given: axes, labels, series, and data equal to the table."""
 
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+from figure_texts import unreadable
+from make_results import run
 from make_traces import drift, metadata
 from make_traces import write as write_trace
 
 import hisparse_sim as hs
 from hisparse_sim.policies import POLICIES
 from hisparse_sim.simulator.replay.totals import totals
-from hisparse_sim.simulator.views import figures
+from hisparse_sim.simulator.views import figures, palette
+from hisparse_sim.traces import TraceError
 
 
 @pytest.fixture(scope="module")
@@ -79,9 +83,9 @@ def test_totals_count_nothing_twice(swept: hs.Sweep) -> None:
 
 def test_miss_ratio_has_a_line_per_policy(swept: hs.Sweep) -> None:
     axes: Any = figures.miss_ratio(swept.rows)
-    assert labels(axes) == ["lru", "fifo", "belady"]
+    assert labels(axes) == ["LRU", "FIFO", "MIN"]
     wanted = totals(swept.rows).query("policy == 'fifo'")
-    (line,) = [line for line in axes.lines if line.get_label() == "fifo"]
+    (line,) = [line for line in axes.lines if line.get_label() == "FIFO"]
     assert line.get_xdata().tolist() == [8, 16, 24]
     np.testing.assert_allclose(line.get_ydata(), 100 * wanted["miss_rate"])
     assert "%" in axes.get_ylabel()
@@ -89,24 +93,35 @@ def test_miss_ratio_has_a_line_per_policy(swept: hs.Sweep) -> None:
     assert axes.figure.get_supxlabel() == "synthetic trace t"
 
 
-def test_bars_carry_the_excess(swept: hs.Sweep) -> None:
-    axes: Any = figures.policy_bars(swept.rows)
+def test_dots_carry_the_excess_and_the_spread_of_layers(swept: hs.Sweep) -> None:
+    axes: Any = figures.policy_dots(swept.rows)
     sums = totals(swept.rows)
-    assert [len(bars) for bars in axes.containers] == [3, 3, 3]
-    for bars, policy in zip(axes.containers, ["lru", "fifo", "belady"], strict=True):
+    layers = totals(swept.rows, ("layer", "policy", "buffer"))
+    assert labels(axes) == ["LRU", "FIFO", "MIN"]
+    dots = [line for line in axes.lines if line.get_linestyle() == "None"]
+    for line, spans, policy in zip(dots, axes.collections, ["lru", "fifo", "belady"], strict=True):
         own = sums[sums["policy"] == policy]
-        heights = [bar.get_height() for bar in bars]
-        np.testing.assert_allclose(heights, own["misses_per_step"])
+        np.testing.assert_allclose(line.get_ydata(), own["misses_per_step"])
+        ends = np.array([segment[:, 1] for segment in spans.get_segments()])
+        of = layers[layers["policy"] == policy].groupby("buffer")["misses_per_step"]
+        low, high = of.min(), of.max()  # of two layers, a tenth in from each
+        np.testing.assert_allclose(ends[:, 0], low + 0.1 * (high - low))
+        np.testing.assert_allclose(ends[:, 1], low + 0.9 * (high - low))
     texts = [text.get_text() for text in axes.texts]
     assert texts == [
         f"{100 * value:+.0f}%"
         for policy in ("lru", "fifo", "belady")
         for value in sums[sums["policy"] == policy]["excess_over_min"]
     ]
-    assert len({bars[0].get_hatch() for bars in axes.containers[:2]}) == 2
-    without: Any = figures.policy_bars(swept.rows.assign(excess_over_min=float("nan")))
-    assert "optimum" not in without.get_title(loc="left")
+    assert len({line.get_marker() for line in dots}) == 3
+    assert "over MIN" in axes.get_legend().get_title().get_text()
+    without: Any = figures.policy_dots(swept.rows.assign(excess_over_min=float("nan")))
+    assert "over MIN" not in without.get_legend().get_title().get_text()
     assert {text.get_text() for text in without.texts} == {""}
+    whole = hs.sweep(swept.pieces[0].trace, ["lru"], [8, 16, 24]).rows
+    (lines,) = figures.policy_dots(whole).collections
+    ends = np.array([segment[:, 1] for segment in lines.get_segments()])
+    np.testing.assert_allclose(ends, whole[["p50", "p95"]])
 
 
 def test_the_heat_map_holds_every_step(swept: hs.Sweep) -> None:
@@ -156,7 +171,7 @@ def test_throughput_draws_closed_loops() -> None:
     assert axes.get_ylabel() == "output tokens per second"
     with pytest.raises(ValueError, match="`concurrencies`"):
         figures.throughput(SERVED[SERVED["load"] == "2/s"])
-    with pytest.raises(ValueError, match="missing: mode"):
+    with pytest.raises(ValueError, match="lacks the columns mode"):
         figures.throughput(SERVED.drop(columns="mode"))
 
 
@@ -178,11 +193,98 @@ def test_policies_look_the_same_everywhere_and_differ_without_colour() -> None:
     assert figures.looks(["arc", "mine"])["mine"] != every["arc"]
 
 
+LATENCIES = SERVED.assign(
+    tpot_p50_ms=[10.0, 20, 30, 15, 0],
+    tpot_p95_ms=[11.0, 22, 33, 16, 0],
+    tpot_p99_ms=[12.0, 24, 36, 17, 0],
+    prefill=0.1,
+    decode_attention=0.2,
+    decode_rest=0.3,
+    swap_in=0.15,
+    idle=0.25,
+)
+
+
+def test_percentiles_reach_from_the_median_to_the_99th() -> None:
+    axes: Any = figures.percentiles(LATENCIES, "tpot")
+    lines = {line.get_label(): line for line in axes.lines if line.get_label()[0] != "_"}
+    assert {name: line.get_ydata().tolist() for name, line in lines.items()} == {
+        "baseline": [10, 20],
+        "hisparse": [15, 30],
+    }
+    reach = [[segment[:, 1].tolist() for segment in one.get_segments()] for one in axes.collections]
+    assert reach == [[[10, 12], [20, 24]], [[15, 17], [30, 36]]]
+    with pytest.raises(ValueError, match="lacks the columns ttft_p50_s"):
+        figures.percentiles(LATENCIES, "ttft")
+    with pytest.raises(ValueError, match="unknown latency 'itl'; known: tpot, ttft"):
+        figures.percentiles(LATENCIES, "itl")
+
+
+def test_shares_of_the_time_add_up() -> None:
+    axes: Any = figures.time_shares(LATENCIES)
+    assert labels(axes) == list(palette.PARTS)
+    ends = [bars[0].get_x() + bars[0].get_width() for bars in axes.containers]
+    np.testing.assert_allclose(ends, [10, 30, 60, 75, 100])
+    names = [text.get_text() for text in axes.get_yticklabels()]
+    assert names == ["8, baseline", "8, hisparse", "16, baseline", "16, hisparse"]
+
+
+def test_min_is_black_and_modes_keep_their_colours() -> None:
+    assert figures.looks(["belady"])["belady"].colour == "#000000"
+    for modes in (["baseline", "hisparse"], ["hisparse", "zero-cost", "baseline"]):
+        look = figures.looks(modes)
+        assert look["hisparse"].colour == palette.TABLE[0].light
+        assert look["baseline"].colour == palette.TABLE[1].light
+
+
+@pytest.mark.parametrize(("style", "width"), [("paper", 3.35), ("paper-wide", 7.0)])
+def test_figures_for_a_paper(style: str, width: float, swept: hs.Sweep, tmp_path: Path) -> None:
+    """A column wide, without title and corner, fonts embedded as TrueType; the file says where its
+    data are from."""
+    for draw in (figures.miss_ratio, figures.policy_dots):
+        axes: Any = draw(swept.rows, style=style)
+        assert axes.figure.get_size_inches()[0] == width
+        assert axes.get_title(loc="left") == ""
+        assert axes.figure.get_supxlabel() == ""
+        assert unreadable(axes.figure) == []
+        figures.save(axes, tmp_path / "figure.pdf")
+        text = (tmp_path / "figure.pdf").read_bytes()
+        assert b"/Type3" not in text
+        assert b"/CIDFontType2" in text
+        assert b"/Subject (synthetic trace t)" in text
+    with pytest.raises(
+        ValueError, match="unknown style 'poster'; known: screen, paper, paper-wide"
+    ):
+        figures.miss_ratio(swept.rows, style="poster")
+
+
+def test_files_say_where_their_data_are_from(swept: hs.Sweep, tmp_path: Path) -> None:
+    for suffix in ("svg", "png", "pdf"):
+        figures.save(figures.miss_ratio(swept.rows), tmp_path / f"figure.{suffix}")
+        text = (tmp_path / f"figure.{suffix}").read_bytes()
+        assert b"synthetic trace t" in text
+        assert b"hisparse-sim " + version("hisparse-sim").encode() in text
+
+
+def test_results_are_drawn_by_kind(swept: hs.Sweep, tmp_path: Path) -> None:
+    swept.rows.to_csv(tmp_path / "rows.csv", index=False)
+    LATENCIES.to_csv(tmp_path / "served.csv", index=False)
+    run("plot", "policies", tmp_path / "rows.csv", "--paper", "-o", tmp_path / "p.svg")
+    assert (tmp_path / "p.svg").stat().st_size > 1000
+    for kind, name in (("mrc", "rows"), ("tpot", "served"), ("shares", "served")):
+        axes: Any = figures.plot(kind, [tmp_path / f"{name}.csv"])
+        assert labels(axes)
+    with pytest.raises(TraceError, match="no rows of plan; a figure of pareto needs what"):
+        figures.plot("pareto", [tmp_path / "rows.csv"])
+    with pytest.raises(ValueError, match="unknown kind 'pie'; known: mrc, policies"):
+        figures.plot("pie", [tmp_path / "rows.csv"])
+
+
 @pytest.mark.parametrize(
     "draw",
     [
         lambda rows: figures.miss_ratio(rows),
-        lambda rows: figures.policy_bars(rows),
+        lambda rows: figures.policy_dots(rows),
         lambda rows: figures.latency(POINTS, provenance="synthetic"),
         lambda rows: figures.throughput(SERVED),
         lambda rows: figures.plan_pareto(CANDIDATES.assign(trace="t", provenance="synthetic")),

@@ -21,6 +21,7 @@ from hisparse_sim.simulator.replay.joining import joined, joined_curves
 from hisparse_sim.simulator.replay.totals import totals
 from hisparse_sim.simulator.serving.missing import read_miss_curve
 from hisparse_sim.simulator.views import figures
+from hisparse_sim.simulator.views.report.data import unpacked
 from hisparse_sim.traces import TraceError
 
 COVERAGE = ["seed", "trace_sha256", *SELECTED]
@@ -93,7 +94,7 @@ def replayed(page: str) -> list[str]:
 def table(page: str, name: str) -> pd.DataFrame:
     data = re.search(r'id="data">(.*?)</script>', page, re.DOTALL)
     assert data is not None
-    return pd.DataFrame(json.loads(data[1])["tables"][name])
+    return pd.DataFrame(unpacked(json.loads(data[1])["tables"][name]))
 
 
 # What rows say of themselves
@@ -160,7 +161,7 @@ def test_one_sweep_in_several_files_counts_once(folder: Folder) -> None:
             "t (synthetic), 16 pairs of layer and step, staged start, whole trace"
         ]
         assert len(answers(page)) == 1
-        assert "lru misses 0.5 of 2 " in answers(page)[0]
+        assert "LRU misses 0.5 of 2 " in answers(page)[0]
 
 
 def test_layers_are_listed_where_a_file_lists_them(folder: Folder) -> None:
@@ -255,7 +256,7 @@ def test_starts_stay_apart(folder: Folder) -> None:
         totals(both)
     assert totals(both, ["trace", "policy", "buffer"])["misses"].tolist() == [8, 14]
     with pytest.raises(ValueError, match="several traces or starts"):
-        figures.policy_bars(both)
+        figures.policy_dots(both)
     axes: Any = figures.miss_ratio(both)
     assert {line.get_label(): line.get_ydata().tolist() for line in axes.lines} == {
         "lru, t, staged start": [25.0],
@@ -301,7 +302,7 @@ def test_a_copy_under_another_name_is_the_same_trace(folder: Folder) -> None:
     copy.write_bytes(folder.trace.read_bytes())
     page = folder.page(folder.sweep("first.csv"), folder.sweep("second.csv", trace=copy))
     assert len(replayed(page)) == 1
-    assert "lru misses 0.5 of 2 " in answers(page)[0]
+    assert "LRU misses 0.5 of 2 " in answers(page)[0]
 
 
 def test_several_traces_of_one_sweep_are_not_summed(folder: Folder, tmp_path: Path) -> None:
@@ -325,7 +326,7 @@ def old(path: Path) -> Path:
 
 def test_old_rows_are_read_alone(folder: Folder) -> None:
     page = folder.page(old(folder.sweep("old.csv")))
-    assert "lru misses 0.5 of 2 " in answers(page)[0]
+    assert "LRU misses 0.5 of 2 " in answers(page)[0]
     assert "the file does not say which requests, layers and steps it covers" in page
 
 
@@ -345,7 +346,7 @@ def test_an_old_file_given_twice_is_one(folder: Folder) -> None:
     file = old(folder.sweep("old.csv"))
     copy = folder.path / "copied.csv"
     copy.write_bytes(file.read_bytes())
-    assert "lru misses 0.5 of 2 " in answers(folder.page(file, copy))[0]
+    assert "LRU misses 0.5 of 2 " in answers(folder.page(file, copy))[0]
 
 
 def test_an_old_file_of_another_trace_stands_beside(folder: Folder, tmp_path: Path) -> None:

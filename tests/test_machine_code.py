@@ -139,6 +139,31 @@ def test_an_edit_in_another_file_is_seen(folder: Path, tmp_path: Path) -> None:
     assert [run(2), run(2), run(3), run(2)] == ["41 0", "41 1", "61 0", "41 1"]
 
 
+def test_two_copies_of_a_source_keep_their_own(folder: Path, tmp_path: Path) -> None:
+    """Two checkouts share the user's cache."""
+    program = (
+        "import sys; sys.path.insert(0, sys.argv[1]); from copied import loop;"
+        " print(loop(20), loop.from_disk)"
+    )
+    source = (
+        "from hisparse_sim.traces.machine_code import compiled\n"
+        "@compiled\ndef loop(x):\n    return x + 1\n"
+    )
+    for copy in ("one", "two"):
+        (tmp_path / copy).mkdir()
+        (tmp_path / copy / "copied.py").write_text(source)
+
+    def run(copy: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-B", "-c", program, str(tmp_path / copy)],
+            capture_output=True,
+            text=True,
+        )
+        return done.stdout.strip() or done.stderr
+
+    assert [run(copy) for copy in ("one", "two", "one", "two")] == ["21 0", "21 0", "21 1", "21 1"]
+
+
 def test_a_loop_calls_rules_only(folder: Path) -> None:
     """A loop is an object that compiled code cannot call: what loops share is a rule."""
     root = Path(machine_code.__file__).parents[1]

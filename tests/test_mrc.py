@@ -318,8 +318,8 @@ def test_figure_marks_what_was_replayed(path: Path) -> None:
     rows = hs.mrc(path, ["textbook-lru", "lru", "fifo"], [8, 16, 32]).rows
     axes = figures.miss_ratio(rows)
     lines = {str(line.get_label()).split("\n")[0]: line for line in axes.get_lines()}
-    assert lines["textbook-lru"].get_marker() == "None"
-    assert lines["lru"].get_linestyle() == "None"
-    assert lines["fifo"].get_label() == "fifo\n(line interpolated)"
-    marked = lines["fifo"].get_xdata()[lines["fifo"].get_markevery()]  # type: ignore[index]
+    assert lines["LRU (textbook)"].get_marker() == "None"
+    assert lines["LRU"].get_linestyle() == "None"
+    assert lines["FIFO"].get_label() == "FIFO\n(line interpolated)"
+    marked = lines["FIFO"].get_xdata()[lines["FIFO"].get_markevery()]  # type: ignore[index]
     assert marked.tolist() == [8, 16, 32]

@@ -58,7 +58,7 @@ def test_importing_it_loads_nothing_else() -> None:
 # --- functions and commands ----------------------------------------------------------------------
 
 # What only a command line has, and what only a function has.
-TERMINAL = {"form", "output", "quiet", "provenance", "force", "plot", "config"}
+TERMINAL = {"scatter", "form", "output", "quiet", "provenance", "force", "plot", "config"}
 PROGRAM = {"jobs", "executor", "progress", "keep", "say"}
 RENAMED = {"no_min": "compare_min"}
 
@@ -151,7 +151,7 @@ def test_serve_is_the_command(tmp_path: Path) -> None:
 
 def test_profiles_name_the_kind_and_source_of_every_figure() -> None:
     known = hs.profiles()
-    assert {"models", "hardware", "links", "step_times", "engines"} == set(known["table"])
+    assert {"models", "blocks", "hardware", "links", "step_times", "engines"} == set(known["table"])
     (top_k,) = known.query("name == 'glm-5.1' and figure == 'top_k'").to_dict("records")
     assert (top_k["value"], top_k["kind"]) == (2048, "published")
     assert top_k["source"].startswith("https://huggingface.co/zai-org/GLM-5.1")
@@ -288,9 +288,15 @@ RESULTS: dict[str, tuple[Callable[[], Any], str, set[str]]] = {
 @pytest.mark.parametrize("name", RESULTS)
 def test_a_result_shows_itself(name: str) -> None:
     make, text, headings = RESULTS[name]
-    shown = Cells(make()._repr_html_())
+    result = make()
+    shown = Cells(result._repr_html_())
     assert text in shown.text
     assert headings <= set(shown.headings)
+    if name != "trace":  # in one line, since it stands in the repr of other results
+        lines = repr(result).splitlines()
+        assert lines[0] in shown.text
+        assert headings <= set(" ".join(lines).split())
+        assert len(lines) < 150
 
 
 def test_what_is_alike_is_said_once_and_nothing_is_markup() -> None:
@@ -328,7 +334,11 @@ def test_layer_is_a_nullable_integer_everywhere(rows: Callable[[], pd.DataFrame]
 def test_documents_show_no_import_from_inside() -> None:
     """But of a whole room where that is what the page is about; notebooks: see test_notebooks."""
     inside = re.compile(r"^ *(?:from|import) (hisparse_sim\.[\w.]+)", re.MULTILINE)
-    rooms = {"hisparse_sim.traces", "hisparse_sim.gpu_replay.engine"}
+    rooms = {
+        "hisparse_sim.gpu_replay.engine",
+        "hisparse_sim.gpu_replay.kernels.native",
+        "hisparse_sim.traces",
+    }
     for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
         if path.name != "api.md":
             assert set(inside.findall(path.read_text(encoding="utf-8"))) <= rooms, path.name

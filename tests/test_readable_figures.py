@@ -128,7 +128,7 @@ def test_misses_can_be_read(folder: Path, sizes: list[int]) -> None:
     for rows in (swept.rows, few, few[few["policy"] == "lru"]):
         assert unreadable(figures.miss_ratio(rows).figure) == []
         if len(rows) <= 21:
-            assert unreadable(figures.policy_bars(rows).figure) == []
+            assert unreadable(figures.policy_dots(rows).figure) == []
     for layers in (1, 2, 30):
         swept = hs.sweep(made(folder, 64, layers), ["lru", "belady"], sizes)
         curves = rolling_curves(swept, 5)

@@ -5,6 +5,7 @@ import re
 import shlex
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -14,9 +15,9 @@ from make_results import results, run
 from hisparse_sim.cli import cli
 from hisparse_sim.simulator.replay.totals import totals
 from hisparse_sim.simulator.serving.latency import load_link
+from hisparse_sim.simulator.views import palette
 from hisparse_sim.simulator.views.report import (
     Result,
-    charts,
     data,
     findings,
     read_results,
@@ -33,6 +34,14 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 @pytest.fixture(scope="module")
 def folder(files: list[Path]) -> Path:
     return files[0].parent
+
+
+def embedded(page: str) -> dict[str, Any]:
+    """What the script of a page gets."""
+    found = re.search(r'id="data">(.*?)</script>', page, re.DOTALL)
+    assert found is not None
+    parsed: dict[str, Any] = json.loads(found[1])
+    return parsed
 
 
 def test_kinds_are_told_apart(files: list[Path]) -> None:
@@ -61,9 +70,23 @@ def test_what_is_no_result_is_refused(
         read_results([tmp_path / name])
 
 
-def test_a_report_needs_a_sweep(folder: Path) -> None:
-    with pytest.raises(TraceError, match="hisparse-sim sweep -o"):
-        read_results([folder / "curve.csv"])
+@pytest.mark.parametrize(
+    ("name", "heading", "chart"),
+    [
+        ("curve.csv", "Hot buffer misses: small", "rolling"),
+        ("plan.json", "HiSparse: a plan", "pareto"),
+        ("serve.jsonl", "HiSparse: serving", "throughput"),
+    ],
+)
+def test_any_result_alone_makes_a_report(
+    name: str, heading: str, chart: str, files: list[Path], folder: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("vl_convert", reason="needs the extra [report]")
+    write_report(read_results([folder / name]), tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text("utf-8")
+    assert f"<h1>{heading}</h1>" in text
+    assert f'<div class="chart" id="{chart}"' in text
+    assert list(embedded(text)["charts"]) == [chart]
 
 
 def test_the_answer_holds_the_figures_of_the_rows(files: list[Path]) -> None:
@@ -71,7 +94,7 @@ def test_the_answer_holds_the_figures_of_the_rows(files: list[Path]) -> None:
     sums = totals(results[0].rows).set_index(["policy", "buffer"])
     own = sums.loc[("lru", 4096)]
     text = " ".join(findings.answer(results))
-    assert f"lru misses {own['misses_per_step']:,.1f} of 2,048 selected" in text
+    assert f"LRU misses {own['misses_per_step']:,.1f} of 2,048 selected" in text
     assert f"({own['miss_rate']:.1%})" in text
     least = sums.loc[("belady", 4096), "misses_per_step"]
     assert f"No policy can miss fewer than {least:,.1f}" in text
@@ -89,7 +112,7 @@ def test_an_answer_without_optimum_and_layers(folder: Path, tmp_path: Path) -> N
     options = "--policy fifo --buffer 4096 --no-min --quiet"
     run("sweep", folder / "small.parquet", *options.split(), "-o", rows)
     text = " ".join(findings.answer(read_results([rows])))
-    assert text.startswith("With a hot buffer of 4,096 slots, fifo misses")
+    assert text.startswith("With a hot buffer of 4,096 slots, FIFO misses")
     assert "optimum" not in text
     assert "Layers" not in text
 
@@ -189,11 +212,9 @@ def test_a_sweep_of_78_layers_stays_small(tmp_path: Path) -> None:
     large = large_sweep(tmp_path)
     page = tmp_path / "page.html"
     notes = write_report(read_results([large, tmp_path / "long.parquet"]), page)
-    assert page.stat().st_size < 3_000_000
+    assert page.stat().st_size < 1_500_000
     assert any("one point in" in note for note in notes)
-    embedded = re.search(r'id="data">(.*?)</script>', page.read_text(), re.DOTALL)
-    assert embedded is not None
-    sweep = json.loads(embedded[1])["tables"]["sweep"]
+    sweep = data.unpacked(embedded(page.read_text())["tables"]["sweep"])
     assert len(sweep["layer"]) == 78 * 7 * 8
     assert sweep["misses"][0] == 6 * 1000 * 10 // 2
     assert all(note in page.read_text() for note in notes)
@@ -204,7 +225,7 @@ def test_without_the_library_the_way_out_is_named(
 ) -> None:
     import sys
 
-    from hisparse_sim.simulator.views.report.page import _library
+    from hisparse_sim.simulator.views.report.shell import _library
 
     _library.cache_clear()
     monkeypatch.setitem(sys.modules, "vl_convert", None)
@@ -215,7 +236,8 @@ def test_without_the_library_the_way_out_is_named(
 
 
 def test_charts_differ_without_colour() -> None:
-    assert len(set(charts.SHAPES)) == charts.COLOURS == 7
+    assert len({one.shape for one in palette.TABLE}) == len(palette.TABLE) == 7
+    assert len({one.marker for one in palette.TABLE}) == 7
 
 
 @pytest.fixture(scope="module")
@@ -228,7 +250,8 @@ def page(files: list[Path], folder: Path) -> Path:
 def test_the_page_is_whole(page: Path) -> None:
     text = page.read_text()
     assert "A &lt;b&gt;small&lt;/b&gt; report" in text
-    for section in "question answer misses policies layers cost plan provenance".split():
+    assert "How many of the positions that a decode step selects" in text
+    for section in "answer misses policies layers cost plan provenance".split():
         assert f'<section id="{section}">' in text
         assert f'href="#{section}"' in text
     assert 'class="synthetic"' not in text

@@ -11,7 +11,14 @@ from click.testing import CliRunner
 
 from hisparse_sim.cli import cli
 from hisparse_sim.simulator.serving.published import read_published
-from hisparse_sim.simulator.serving.reproduce import Reproduced, reproduce, table
+from hisparse_sim.simulator.serving.reproduce import (
+    OUT,
+    SHAPED,
+    Reproduced,
+    reproduce,
+    summary,
+    table,
+)
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +28,7 @@ def rows() -> dict[str, Reproduced]:
 
 def test_every_figure_has_a_source_and_an_answer(rows: dict[str, Reproduced]) -> None:
     published = read_published()
-    count = sum(len(published[kind]) for kind in ("memory", "serving", "steps", "decode"))
+    count = sum(len(published[kind]) for kind in ("memory", "serving", "step", "steps", "decode"))
     count += len(published["decode"])  # end to end, too
     assert len(rows) == count
     assert all(row.how and row.source for row in rows.values())
@@ -88,6 +95,52 @@ def test_32k_lies_between_two_publications(rows: dict[str, Reproduced]) -> None:
     for mode in ("baseline", "HiSparse"):
         paper, blog = rows[f"{mode}, 32k/8k"], rows[f"{mode}, 32k/8k, the blog's chart"]
         assert paper.published < paper.ours == blog.ours < blog.published
+
+
+def test_every_figure_is_in_one_sample(rows: dict[str, Reproduced]) -> None:
+    found = table(list(rows.values()))
+    assert set(found["sample"]) == {SHAPED, OUT}
+    assert (found["choice"] != "").all()
+    shaped = set(found.loc[found["sample"] == SHAPED, "what"])
+    assert "weights on a GPU, TP 8 (GB)" in shaped  # loading bytes
+    assert "baseline, 32k/8k, concurrency 8, pool 10.7 GB" in shaped  # the pool
+    assert "HiSparse over baseline, 32k/8k" in shaped  # keys counted once
+    assert {what for what in rows if "H20 disaggregated" in what} <= shaped
+    assert not any(row.shaped for row in rows.values() if row.what.startswith(("RTX", "GLM-5.2")))
+    two = summary(found).set_index("sample")
+    assert two["figures"].sum() == len(found)
+    for sample in (SHAPED, OUT):
+        errors = found.loc[found["sample"] == sample, "error"].abs()
+        assert two.loc[sample, "median"] == errors.median()
+        worst = rows[str(two.loc[sample, "what"])]
+        assert abs(worst.error) == two.loc[sample, "worst"] == errors.max()
+
+
+def test_what_is_far_off_has_causes_and_what_was_measured_a_range(
+    rows: dict[str, Reproduced],
+) -> None:
+    for what, row in rows.items():
+        if what.startswith(("GLM-5.2", "DeepSeek-V3.2,")) and "step" not in what:
+            assert bool(row.causes) == (abs(row.error) > 0.25)
+    far = rows["GLM-5.2, 8k/1k, H200, DP attention"].causes
+    assert re.search(r"decode time x 2: [\d,]+ \([+-]\d+%\)", far)
+    assert "misses" not in far  # without HiSparse there are none
+    row = rows["HiSparse, 32k/8k"]
+    assert row.host_low < row.ours < row.host_high
+    assert "154 GB/s" not in rows["baseline, 32k/8k"].how
+    assert "GB/s as measured" in row.how
+
+
+def test_the_page_has_these_figures(rows: dict[str, Reproduced]) -> None:
+    page = (Path(__file__).parents[1] / "docs" / "how-far-it-holds.md").read_text(encoding="utf-8")
+    two = summary(table(list(rows.values()))).set_index("sample")
+    for sample, name in ((SHAPED, "shaped a choice"), (OUT, "out of sample")):
+        group = two.loc[sample]
+        said = f"| {name} | {group['figures']} | {100 * group['median']:.0f} % | "
+        assert f"{said}{100 * group['worst']:.0f} %" in page
+    for what, row in rows.items():
+        text = f"{row.ours:,.1f}" if row.ours < 100 else f"{row.ours:,.0f}"
+        assert text in page or not what.startswith(("GLM-5.2", "DeepSeek-V3.2,")), what
 
 
 def test_lower_bounds_count_as_met() -> None:
@@ -172,7 +225,10 @@ def test_reproduce_command_draws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("hisparse_sim.simulator.serving.reproduce.read_published", lambda: few)
     monkeypatch.setattr("hisparse_sim.simulator.serving.reproduce.CURVE", (8,))
     figure, data = tmp_path / "rates.svg", tmp_path / "rows.csv"
-    run("reproduce", "--quiet", "-o", str(data), "--plot", str(figure))
-    assert data.read_text().startswith("what,published,ours,error,how,gap,source")
+    scatter = tmp_path / "scatter.svg"
+    words = ["-o", str(data), "--plot", str(figure), "--scatter", str(scatter)]
+    run("reproduce", "--quiet", *words)
+    assert data.read_text().startswith("what,published,ours,error,sample,choice,")
+    assert "each in its own unit" in scatter.read_text()
     assert figure.read_text().startswith("<?xml")
     assert "KV of a 128K request" in run("reproduce", "--quiet")

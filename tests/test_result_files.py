@@ -286,7 +286,7 @@ def test_any_value_in_any_place_is_read_or_refused(
 ) -> None:
     """Whatever stands in a row: a page, or one sentence."""
     pytest.importorskip("vl_convert", reason="needs the extra [report]")
-    from hisparse_sim.simulator.views.report.page import _Page
+    from hisparse_sim.simulator.views.report.page import Page
 
     row = dict(KINDS[kind])
     for name in data.draw(st.lists(st.sampled_from(sorted(row)), min_size=1, max_size=2)):
@@ -295,7 +295,7 @@ def test_any_value_in_any_place_is_read_or_refused(
     (folder / "sweep.json").write_text(json.dumps([ROW]))
     (folder / "other.json").write_text(json.dumps([KINDS[kind], row]))
     with suppress(TraceError):
-        _Page(read_results([folder / "sweep.json", folder / "other.json"]), None)
+        Page(read_results([folder / "sweep.json", folder / "other.json"]), None)
 
 
 def document(**beside: Any) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hisparse_sim.simulator.serving.admission import Pool
-from hisparse_sim.simulator.serving.exposure import Exposure, SwapIn
+from hisparse_sim.simulator.serving.exposure import Exposure, Floats, SwapIn
 from hisparse_sim.simulator.serving.missing import QUANTILES, LayerMisses
 from hisparse_sim.simulator.serving.models import load_model
 from hisparse_sim.simulator.serving.served import Served, Server, serve
@@ -291,6 +291,21 @@ def test_exposure_by_hand() -> None:
     assert found.step_us(3, 8192, 1000, 600) == 78 * 10
     assert exposure("overlap", swap_us=10).step_us(3, 8192, 1000, 78 * 4) == 78 * 6
     assert exposure("zero-cost").step_us(3, 8192, 1000, 600) == 0
+
+
+@pytest.mark.parametrize("lengths", [(1000, 20_000), (5000, 60_000), (1000, 2000)])
+def test_a_batch_misses_as_its_requests_do(lengths: tuple[int, int]) -> None:
+    # A miss takes 1 us. At 8,192 tokens, half of them outside the buffer, 200 are missed.
+    def each(requests: int, mean: Floats, most: Floats) -> Floats:
+        return mean
+
+    one = Exposure("hisparse", GLM, 4096, replayed(200.0), each)
+    deployment = Server(table(), one, Pool(1 << 40, 1 << 40, 4096), 1, chunk_tokens=1 << 40)
+    load = Requests(np.zeros(2), np.array(lengths), np.array([50, 50]), None)
+    served = serve(deployment, load)
+    missed = [400 * max(1 - 4096 / (length + 25), 0.0) for length in lengths]
+    expected = 49 * GLM.layers * np.mean(missed) / 1e6
+    assert served.times.swap_in == pytest.approx(expected, rel=0.01, abs=1e-9)
 
 
 def test_prefetch_hides_shared_layers() -> None:

@@ -12,18 +12,19 @@ from test_serving import exposure, table
 from hisparse_sim.simulator.serving.admission import Pool
 from hisparse_sim.simulator.serving.engines import load_engine
 from hisparse_sim.simulator.serving.served import Served, Server, serve
-from hisparse_sim.simulator.serving.workload import Requests
+from hisparse_sim.simulator.serving.workload import Blocks, Requests
 
 
 @st.composite
 def servers(draw: st.DrawFn) -> Server:
     buffer = draw(st.sampled_from([0, 2048, 4096]))
-    device = max(64 * draw(st.integers(20, 250)), buffer + 64)
+    device = max(64 * draw(st.integers(20, 250)), buffer + 64 + (1024 if buffer else 0))
     factor = draw(st.integers(1, 6)) if buffer else 1
     pool = Pool(
         device,
         device * factor,
         buffer,
+        scratch_tokens=draw(st.sampled_from([0, 0, 1024])) if buffer else 0,
         ignore_eos=draw(st.booleans()),
         engine=load_engine(
             draw(st.sampled_from(["sglang-0.5.20", "sglang-0.5.21", "sglang-0.5.23"]))
@@ -44,6 +45,7 @@ def servers(draw: st.DrawFn) -> Server:
         prefill_pool=Pool(64 * draw(st.integers(60, 250)), 1 << 40) if apart else None,
         transfer_bytes_per_s=1e6 * np.pi,
         transfer_token_bytes=draw(st.sampled_from([0, 100])),
+        prefix_cache=draw(st.booleans()),
     )
 
 
@@ -54,12 +56,26 @@ def loads(draw: st.DrawFn) -> Requests:
         st.lists(st.sampled_from([0.0, 0.05 * np.pi, np.sqrt(0.5)]), min_size=count, max_size=count)
     )
     lengths = st.lists(st.integers(1, 6000), min_size=count, max_size=count)
+    prompts = np.array(draw(lengths))
     return Requests(
         np.cumsum(gaps),
-        np.array(draw(lengths)),
+        prompts,
         np.minimum(np.array(draw(lengths)), 200),
         draw(st.none() | st.integers(1, 8)),
+        draw(st.none() | blocks_of(prompts.tolist())),
     )
+
+
+@st.composite
+def blocks_of(draw: st.DrawFn, prompts: list[int]) -> Blocks:
+    """Blocks of 512 tokens; a prompt begins like one of two others up to some block."""
+    rows = []
+    for i, prompt in enumerate(prompts):
+        shared, family = draw(st.integers(0, 12)), draw(st.integers(1, 2))
+        count = -(-prompt // 512)
+        rows.append([family * 100 + k if k < shared else i * 1000 + k for k in range(count)])
+    ends = np.cumsum([0, *map(len, rows)])
+    return Blocks(np.array([each for row in rows for each in row]), ends, 512)
 
 
 def check(server: Server, load: Requests, served: Served) -> None:

@@ -99,7 +99,7 @@ def test_a_dollar_sign_in_a_name(name: str, tmp_path: Path) -> None:
         assert f"trace {name}" in (tmp_path / file).read_text("utf-8").replace("&amp;", "&")
     rows = hs.sweep(path, ["lru", "belady"], [8, 16]).rows
     drawn: Any
-    for draw in (figures.miss_ratio, figures.policy_bars):
+    for draw in (figures.miss_ratio, figures.policy_dots):
         drawn = draw(rows)
         figures.save(drawn, tmp_path / "figure.pdf")
         assert drawn.figure.get_supxlabel() == f"synthetic trace {name}"

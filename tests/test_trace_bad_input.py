@@ -124,7 +124,7 @@ def test_speculative_decoding_is_named(tmp_path: Path) -> None:
     good = table(GOOD).to_pylist()
     rows = [{**row, "row": number} for row in good for number in range(2)]
     path = write_table(tmp_path / "mtp.parquet", pa.Table.from_pylist(rows), metadata())
-    assert "speculative decoding is not supported yet" in refusal(path)
+    assert "state in the metadata how many a step has at most, as draft_tokens" in refusal(path)
 
 
 @pytest.mark.parametrize("value", [2**31, 2**40, -(2**33)])

@@ -113,7 +113,7 @@ def test_capture_sglang(tmp_path: Path, fake: FakeServer) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "reason"),
     [
-        (("synth", "-o", "x"), 2, "either --profile or --shape"),
+        (("synth", "-o", "x"), 2, "choose one of --profile, --fit and --shape"),
         (("synth", "--profile", "x", "-o", "x"), 2, "known are glm-5.1"),
         (("synth", "--profile", "qsa", "--distinct", "3", "-o", "x"), 2, "--distinct"),
         (("synth", "--profile", "qsa", "--layer", "12", "-o", "x"), 1, "there is no layer 12"),

@@ -22,7 +22,10 @@ class Demand:
     """The decode steps of one layer of one request, n rows, C-contiguous arrays.
 
     What the reader returns follows the rules of the trace file: steps without gaps, `seq_len`
-    at least 1 and never shrinking, positions distinct and in `[0, seq_len)`, no padding.
+    at least 1 and never shrinking, positions distinct and in `[0, seq_len)`, no padding. With
+    `query` a step has several rows, one per query that speculative decoding verifies: its queries
+    count from 0, `seq_len` grows by one from each to the next, and the first of the following step
+    tells how many tokens were accepted.
     """
 
     request: str
@@ -34,11 +37,19 @@ class Demand:
     positions: Ints  # [offsets[n]], selected together within a row, in the order of the row
     scores: NDArray[np.float16] | None = None  # [offsets[n]]
     next_positions: Ragged | None = None  # ranked below the selected ones, best first
+    query: Ints | None = None  # [n] of the step, from 0; None: one a step
 
     @property
     def rows(self) -> int:
-        """Number of decode steps."""
+        """Number of rows: of decode steps, unless there are several queries a step."""
         return len(self.step)
+
+    @property
+    def first_rows(self) -> Longs:
+        """The first row of every step, [steps]."""
+        if self.query is None:
+            return np.arange(self.rows, dtype=np.int64)
+        return np.flatnonzero(self.query == 0)
 
     def row(self, index: int) -> Ints:
         """Return the positions of one row (a view)."""
@@ -61,4 +72,5 @@ class Demand:
             positions=self.positions[low:high],
             scores=None if self.scores is None else self.scores[low:high],
             next_positions=following,
+            query=None if self.query is None else self.query[begin:end],
         )

@@ -20,7 +20,8 @@ from hisparse_sim.gpu_replay.engine.recording import Budget, Recording, Source, 
 from hisparse_sim.gpu_replay.engine.releases import EngineError, check_package
 from hisparse_sim.gpu_replay.engine.summary import sum_up
 from hisparse_sim.traces.errors import TraceError
-from hisparse_sim.traces.file.model_config import SHARED, ModelConfig, read_config
+from hisparse_sim.traces.file.layer_types import SHARED
+from hisparse_sim.traces.file.model_config import ModelConfig, read_config
 from hisparse_sim.traces.files import atomic_path
 
 SUMMARY = "engine.json"

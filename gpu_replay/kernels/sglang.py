@@ -105,16 +105,23 @@ def instantiate(header: str, function: str, values: dict[str, object]) -> str:
 
 
 @functools.cache
-def _module(arch: str, function: str, values: tuple[tuple[str, object], ...]) -> Any:
+def load_function(
+    arch: str, function: str, values: tuple[tuple[str, object], ...], file: str = ""
+) -> Any:
+    """A function template of the engine's header, or of another `file` beside it, as a loaded
+    module, its template parameters filled in from `values`."""
     sources = find_sglang()
     import tvm_ffi
     from tvm_ffi import libinfo
 
-    header = sources.header.read_text()
+    path = sources.header.with_name(file) if file else sources.header
+    if not path.is_file():
+        raise GpuError(f"the installed sglang {sources.version} has no {path.name}")
+    header = path.read_text()
     expression = instantiate(header, function, dict(values))
     source = (
         "#include <tvm/ffi/function.h>\n"
-        f'#include "{sources.header}"\n'
+        f'#include "{path}"\n'
         "namespace sglang {}\n"
         "using namespace sglang;\n"
         f"TVM_FFI_DLL_EXPORT_TYPED_FUNC({function}, ({expression}));\n"
@@ -122,16 +129,16 @@ def _module(arch: str, function: str, values: tuple[tuple[str, object], ...]) ->
     library = Path(libinfo.find_libtvm_ffi())
     includes = [str(sources.include), *libinfo.include_paths()]
     flags = ["-std=c++20", "--expt-relaxed-constexpr", f"-DSGL_CUDA_ARCH={arch}0"]
-    flags += [f"-I{path}" for path in includes]
+    flags += [f"-I{include}" for include in includes]
     flags += [f"-L{library.parent}", f"-l{library.stem.removeprefix('lib')}"]
-    path = build_library(
+    built = build_library(
         f"sglang-{sources.version}-{function}",
         source,
         arch=arch,
         flags=flags,
-        depends=[sources.header],
+        depends=[path],
     )
-    return tvm_ffi.load_module(str(path))
+    return tvm_ffi.load_module(str(built))
 
 
 def compile_sglang(
@@ -155,10 +162,11 @@ def compile_sglang(
                 f"sglang {find_sglang().version} cannot do {parameter}: "
                 "pip install --no-deps -U sglang"
             )
-    return _module(arch, "load_cache_to_device_buffer", tuple(values.items()))
+    return load_function(arch, "load_cache_to_device_buffer", tuple(values.items()))
 
 
-def _arch() -> str:
+def architecture() -> str:
+    """Compute capability of the GPU, such as "90"."""
     major, minor = require_gpu().cuda.get_device_capability()
     return f"{major}{minor}"
 
@@ -188,7 +196,7 @@ def load_cache_to_device_buffer_mla(
     """The engine's swap-in; arguments as in `native.load_cache_to_device_buffer_mla`."""
     torch = require_gpu()
     plan = miss_src is not None
-    module = compile_sglang(num_top_k, hot_buffer_size, block_size, plan, skip_io, _arch())
+    module = compile_sglang(num_top_k, hot_buffer_size, block_size, plan, skip_io, architecture())
     empty = torch.empty(0, device=top_k_tokens.device)
     if num_real_reqs is None:
         num_real_reqs = torch.full(
@@ -221,7 +229,7 @@ def copy_cache_planned_mla(
     """The engine's replay of a recorded plan; arguments as in `native.copy_cache_planned_mla`."""
     torch = require_gpu()
     values = {"BLOCK_SIZE": block_size, "IsMLA": True, "IsDsv4Layout": False, "SkipIO": skip_io}
-    module = _module(_arch(), "copy_cache_planned", tuple(values.items()))
+    module = load_function(architecture(), "copy_cache_planned", tuple(values.items()))
     empty = torch.empty(0, device=miss_src.device)
     module.copy_cache_planned(
         miss_src, miss_dst, miss_count, num_real_reqs, host_cache, empty, device_buffer, empty,
@@ -231,7 +239,7 @@ def copy_cache_planned_mla(
 
 def _prepare(top_k: int, buffer: int, entry_bytes: int) -> None:
     """Builds the plain swap-in; the engine's kernel takes the size of a KV entry at run time."""
-    compile_sglang(top_k, buffer, DEFAULT_BLOCK_SIZE, False, False, _arch())
+    compile_sglang(top_k, buffer, DEFAULT_BLOCK_SIZE, False, False, architecture())
 
 
 SGLANG = Kernel(

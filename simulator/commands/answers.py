@@ -14,6 +14,7 @@ import click
 from hisparse_sim.simulator.commands.replay_options import open_traces_or_facts
 from hisparse_sim.simulator.serving.scenario import Scenario
 from hisparse_sim.traces.commands.options import in_options
+from hisparse_sim.traces.commands.values import refuse_without
 from hisparse_sim.traces.terminal import note
 
 if TYPE_CHECKING:
@@ -42,6 +43,20 @@ def asked(options: dict[str, Any]) -> dict[str, Any]:
     return given(options) | {"trace": one_trace(options["traces"], options["provenance"])}
 
 
+def check_load(options: dict[str, Any], concurrency: Any) -> None:
+    """Refuse options of a load that exclude each other."""
+    if options["rate"] is not None and concurrency:
+        raise click.UsageError("give --concurrency (closed loop) or --rate (open loop), not both")
+    refuse_without(
+        *("a --workload", options["workload"] is not None),
+        *("--time-scale", "--no-prefix-cache"),
+    )
+    refuse_without(
+        *("requests with drawn lengths, not to a --workload", options["workload"] is None),
+        *("--prompt", "--output-len", "--range-ratio"),
+    )
+
+
 def scenario_of(options: dict[str, Any]) -> dict[str, Any]:
     """Return the options that describe a scenario."""
     known = {field.name for field in fields(Scenario)}
@@ -59,7 +74,7 @@ def call_of(command: click.Command, chosen: Mapping[str, Any]) -> str:
         shared = option in taken and option not in ("--format", "--output", "--quiet", *chosen)
         value = context.params.get(name)
         if shared and value not in (None, ()) and value != each.get_default(context):
-            values[option] = value
+            values[option] = getattr(each, "is_flag", False) or value
     for option, value in values.items():
         for one in value if isinstance(value, tuple) else (value,):
             text = f"{one:g}" if isinstance(one, float) else str(one)

@@ -12,6 +12,7 @@ import click
 from hisparse_sim.simulator.commands.answers import (
     asked,
     call_of,
+    check_load,
     one_trace,
     say,
     scenario_of,
@@ -32,13 +33,16 @@ from hisparse_sim.traces.commands.values import (
     Number,
     Output,
     RenamedChoice,
-    given,
+    RenamedChoices,
     refuse_without,
     several,
 )
 from hisparse_sim.traces.terminal import wrote
 
 FORMER_MODES = {"oracle": "zero-cost"}
+_MODES = RenamedChoices(
+    RenamedChoice(["baseline", "hisparse", "prefetch", "overlap", "zero-cost"], FORMER_MODES)
+)
 
 
 @click.command()
@@ -46,9 +50,7 @@ FORMER_MODES = {"oracle": "zero-cost"}
 @click.option(
     "--concurrency",
     type=Number(1),
-    default=256,
-    show_default=True,
-    help="Concurrent requests over all instances.",
+    help="Concurrent requests over all instances.  [default: 256]",
 )
 @load_options
 @target_options
@@ -105,17 +107,19 @@ def plan(
 
     form = output_form(form, output)
     quiet = options["quiet"]
-    if options["rate"] is not None and given("--concurrency"):
-        raise click.UsageError("give --concurrency (closed loop) or --rate (open loop), not both")
+    check_load(options, options["concurrency"])
     refuse_without(
         *("a plan, not to --config", config is None),
+        "--workload",
         *("--buffer", "--ratio", "--any-layout", "--candidates"),
         *("--max-tpot-ms", "--max-ttft-s", "--percentile", "--max-miss-rate", "--gpu-hour"),
         *("--rate", "--requests", "--range-ratio", "--seed"),
     )
     if config is not None:
         findings = asking.check_config(
-            config, concurrency=options["concurrency"], **scenario_of(options)
+            config,
+            concurrency=options["concurrency"] or asking.DEFAULT_CONCURRENCY,
+            **scenario_of(options),
         )
         if form == "table":
             show_findings(findings, output)
@@ -170,8 +174,10 @@ def _chosen(best: Mapping[str, Any], mode: str) -> dict[str, Any]:
     "--mode",
     "modes",
     multiple=True,
-    type=RenamedChoice(["baseline", "hisparse", "prefetch", "overlap", "zero-cost"], FORMER_MODES),
-    help="Repeat for several.  [default: baseline, hisparse, zero-cost]",
+    type=_MODES,
+    metavar=_MODES.metavar,
+    callback=_MODES.chosen,
+    help="Repeat, or separate by commas.  [default: baseline, hisparse, zero-cost]",
 )
 @click.option(
     "--buffer", type=Number(1), default=4096, show_default=True, help="device_buffer_size."
@@ -211,8 +217,7 @@ def serve(
     from hisparse_sim.simulator.views.plan_view import load_line, show_served
     from hisparse_sim.simulator.views.progress import compiling
 
-    if options["rate"] is not None and concurrencies:
-        raise click.UsageError("give --concurrency (closed loop) or --rate (open loop), not both")
+    check_load(options, concurrencies)
     form = output_form(form, output)
     show = counter("requests served", options["quiet"])
 
@@ -247,6 +252,11 @@ def serve(
     type=Output(*FIGURE_SUFFIXES),
     help="Figure of our throughput curves beside published points.",
 )
+@click.option(
+    "--scatter",
+    type=Output(*FIGURE_SUFFIXES),
+    help="Figure of ours over published, all of them.",
+)
 @output_options
 def reproduce(
     traces: tuple[str, ...],
@@ -255,20 +265,23 @@ def reproduce(
     policy: str,
     engine: str | None,
     plot: Path | None,
+    scatter: Path | None,
     form: str | None,
     output: Path | None,
 ) -> None:
     """Reproduce published figures: published, ours, error, how, and what is unexplained.
 
+    Figures that shaped a choice in the model are kept apart from those out of sample.
+
     \b
     hisparse-sim reproduce
-    hisparse-sim reproduce -o reproduced.csv --plot rates.svg
+    hisparse-sim reproduce -o reproduced.csv --plot rates.svg --scatter errors.svg
     """
     from hisparse_sim.simulator.serving import asking
     from hisparse_sim.simulator.serving.published import published_rates
     from hisparse_sim.simulator.serving.reproduce import origin_of, throughput_curves
     from hisparse_sim.simulator.views import figures
-    from hisparse_sim.simulator.views.plan_view import show_reproduced
+    from hisparse_sim.simulator.views.reproduced_view import show_reproduced
 
     form = output_form(form, output)
     trace = one_trace(traces, provenance) if traces else None
@@ -278,6 +291,9 @@ def reproduce(
     else:
         write(rows, origin_of(trace), {"policy": policy, "engine": engine}, form, output)
     wrote(output, quiet)
+    if scatter:
+        figures.save(figures.ours_over_published(rows), scatter)
+        wrote(scatter, quiet)
     if plot:
         rates = throughput_curves(trace, policy)
         figures.save(figures.throughput_beside_published(rates, published_rates()), plot)

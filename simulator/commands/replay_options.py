@@ -19,7 +19,8 @@ from hisparse_sim.traces.commands.options import (
     quiet_option,
     selection_options,
 )
-from hisparse_sim.traces.commands.values import Name, Number, several
+from hisparse_sim.traces.commands.values import Name, Number, Real, several
+from hisparse_sim.traces.file.metadata import MOST_QUERIES
 from hisparse_sim.traces.files import is_file
 from hisparse_sim.traces.terminal import note
 
@@ -32,8 +33,9 @@ if TYPE_CHECKING:
 
 def _swept_policies() -> Iterable[str]:
     from hisparse_sim.simulator.mrc.names import TEXTBOOK_LRU
+    from hisparse_sim.simulator.replay.mode_names import EPOCH_CLOCK
 
-    return (*known_policies(), TEXTBOOK_LRU)  # of facts
+    return (*known_policies(), EPOCH_CLOCK, TEXTBOOK_LRU)  # of drafts; of facts
 
 
 traces_argument = click.argument("traces", nargs=-1, metavar="[TRACE]...")
@@ -74,6 +76,27 @@ replay_options = combined(
     ),
     click.option("--jobs", type=Number(1), help="Threads.  [default: all cores]"),
     quiet_option,
+)
+mode_options = combined(
+    click.option(
+        "--draft-tokens",
+        type=Number(1, MOST_QUERIES),
+        help="Queries of a step, for speculative decoding (vLLM: num_speculative_tokens + 1); a "
+        "trace of one a step is regrouped.  [default: those of the trace]",
+    ),
+    click.option(
+        "--accepted",
+        type=Real(1, MOST_QUERIES),
+        help="With --draft-tokens: mean tokens accepted a step, of a trace that does not say it.  "
+        "[default: all]",
+    ),
+    click.option(
+        "--resident-tokens",
+        type=Number(0, 2**31 - 1),
+        default=0,
+        show_default=True,
+        help="Tokens of a request that stay on the GPU, in front of its hot buffer.",
+    ),
 )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from hisparse_sim.simulator.serving.engines import ENGINES, NEWEST, load_engine
+from hisparse_sim.simulator.serving.engines import ENGINES, KNOWN, NEWEST, VLLM, load_engine
 from hisparse_sim.simulator.serving.scenario import Scenario
 from hisparse_sim.traces.commands.options import combined, provenance_option, quiet_option
 from hisparse_sim.traces.commands.values import Name, Number, Real
@@ -94,7 +94,7 @@ def engine_option(default: str | None = NEWEST.name) -> Callable[[Any], Any]:
             default=default,
             show_default="that of each figure" if default is None else True,
             callback=chosen,
-            help=f"{next(iter(ENGINES))} to {NEWEST.name}: memory and admission rules.",
+            help=f"{KNOWN}: memory and admission rules; or, for replays, {VLLM.name}.",
         ),
         click.option(
             "--keys-budgeted",
@@ -233,6 +233,22 @@ deployment_options = combined(
         show_default=True,
         help="Tokens per step, over all ranks.",
     ),
+    click.option(
+        "--draft-tokens",
+        type=Number(2),
+        help="Speculative decoding (MTP): tokens that a step verifies for each request.",
+    ),
+    click.option(
+        "--acceptance-length",
+        type=Real(1),
+        help="With --draft-tokens: tokens that a step yields on average.",
+    ),
+    click.option(
+        "--union-misses",
+        type=Real(1),
+        help="With --draft-tokens: misses of a step over those of one token.  [default: as many as"
+        " the drafts]",
+    ),
     kernel_option,
     click.option("--profiles", type=click.Path(), help="TOML file with your own profiles."),
     click.option(
@@ -263,10 +279,37 @@ deployment_options = combined(
 )
 load_options = combined(
     click.option(
+        "--workload",
+        type=click.Path(),
+        metavar="FILE",
+        help="Recorded requests (Mooncake, BurstGPT, Azure, Vidur, bench_serving, or prompt_len and"
+        " output_len), in place of --prompt and --output-len; at their times, unless --concurrency"
+        " or --rate is given.",
+    ),
+    click.option(
+        "--time-scale",
+        type=POSITIVE,
+        default=Scenario.time_scale,
+        show_default=True,
+        help="With --workload: its times are multiplied by this; 2 is half the rate.",
+    ),
+    click.option(
+        "--no-prefix-cache",
+        "prefix_cache",
+        is_flag=True,
+        flag_value=False,
+        default=Scenario.prefix_cache,
+        help="With --workload: prefill every prompt whole; else those with hash_ids reuse prefixes"
+        " where the engine has a radix cache (not with HiSparse).",
+    ),
+    click.option(
         "--rate", type=POSITIVE, help="Open loop: requests per second, in place of --concurrency."
     ),
     click.option(
-        "--requests", type=Number(1), help="[default: four times the concurrency, or 1000]"
+        "--requests",
+        type=Number(1),
+        help="How many; of a --workload so many drawn at random."
+        "  [default: four times the concurrency, or 1000; all at recorded times]",
     ),
     click.option(
         "--range-ratio",

@@ -11,6 +11,7 @@ from hisparse_sim.simulator.commands.replay_options import (
     judge,
     kept_beside,
     long_work,
+    mode_options,
     open_traces_or_facts,
     replay_options,
     selection,
@@ -32,6 +33,7 @@ COSTS = (  # options that say what costs are of
     "kv_dtype hardware layout mem_fraction_static device_pool_gib max_total_tokens host_gib"
     " host_memory_gib engine output_len"
 ).split()
+MODE = ("engine", "draft_tokens", "accepted", "resident_tokens")  # whose rules were replayed
 
 
 @click.command()
@@ -64,6 +66,7 @@ COSTS = (  # options that say what costs are of
     help="With --ratio: tokens by which requests still grow after the trace.",
 )
 @swap_in_options
+@mode_options
 @output_options
 def sweep(
     traces: tuple[str, ...],
@@ -85,6 +88,8 @@ def sweep(
     hisparse-sim sweep trace.parquet --policy lru,arc --buffer 2048,4096,6144
     hisparse-sim sweep trace.parquet --per-layer -o rows.parquet
     hisparse-sim sweep --link h200-pcie5 --batch 16
+    hisparse-sim sweep --draft-tokens 4 --accepted 2.7 --buffer 8192
+    hisparse-sim sweep --engine vllm-0.33 --resident-tokens 4096
     """
     from hisparse_sim.simulator.serving import sweeps
     from hisparse_sim.simulator.views.tables import stamped, write_rows
@@ -95,7 +100,7 @@ def sweep(
     link = options["link"] is not None
     refuse_without(
         *("--ratio", memory, "--hardware", "--layout", "--mem-fraction-static"),
-        *("--device-pool-gib", "--max-total-tokens", "--host-memory", "--host-gib", "--engine"),
+        *("--device-pool-gib", "--max-total-tokens", "--host-memory", "--host-gib"),
         "--output-len",
     )
     refuse_without("--link", link, "--kernel", "--batch")
@@ -125,6 +130,8 @@ def sweep(
         parameters = selection(swept, options)
         if "model" in rows or "link" in rows:
             parameters |= {name: options[name] for name in COSTS}
+        if "rules" in rows:
+            parameters |= {name: options[name] for name in MODE}
         write_rows(stamped(rows, swept.digests, options["seed"], parameters), form, output)
     wrote(output, quiet)
     end(swept, keep, quiet)

@@ -24,11 +24,11 @@ from hisparse_sim.simulator.replay.sweeping import prepare
 from hisparse_sim.traces import OneTrace, TraceError, as_trace
 from hisparse_sim.traces.demand import Longs
 from hisparse_sim.traces.file.ahead import read_ahead
-from hisparse_sim.traces.notebook import shown
+from hisparse_sim.traces.notebook import Shown
 
 
-@dataclass(frozen=True, eq=False)
-class Budget:
+@dataclass(frozen=True, eq=False, repr=False)
+class Budget(Shown):
     """Buffers for the layers of a trace, or for each of its (request, layer).
 
     `rows`: `request` (null where a size is for all of them), `layer`, `buffer`, `steps`,
@@ -47,9 +47,9 @@ class Budget:
         before = int(self.rows["misses_alike"].sum())
         return 1 - int(self.rows["misses"].sum()) / before if before else 0.0
 
-    def _repr_html_(self) -> str:
+    def _shown(self) -> tuple[str, Iterable[str], pd.DataFrame]:
         title = f"{self.policy}: {self.saved:.1%} of the misses of {self.alike:,} slots each saved"
-        return shown(title, [f"{self.provenance} trace {self.trace}"], self.rows)
+        return title, [f"{self.provenance} trace {self.trace}"], self.rows
 
 
 def budget(

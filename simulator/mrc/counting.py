@@ -177,6 +177,8 @@ def sizes_and_points(
 ) -> tuple[Longs, Longs]:
     """Return the sizes of the one-pass curves, and those that other policies are replayed at."""
     most = min(_LARGEST * top_k, MAX_BUFFER_SIZE) if largest is None else index(largest)
+    if most < top_k:
+        raise ValueError(f"the largest buffer, {most:,} slots, is below top_k, {top_k:,}")
     if buffers is None:
         points = [min(most, -(-int(times * top_k) // page) * page) for times in _REPLAYED]
         points = [max(top_k, size) for size in points]

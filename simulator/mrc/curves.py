@@ -12,7 +12,7 @@ from hisparse_sim.simulator.replay.coverage import SELECTED, Covered, coverage
 from hisparse_sim.simulator.replay.metrics import without_tokens
 from hisparse_sim.traces import Part
 from hisparse_sim.traces.demand import Longs
-from hisparse_sim.traces.notebook import shown
+from hisparse_sim.traces.notebook import Shown
 
 ENGINE_LRU = "lru"
 _COVERS = ["seed", "trace_sha256", *SELECTED]
@@ -27,8 +27,8 @@ class Curve(NamedTuple):
     misses: Longs  # [lines, S]
 
 
-@dataclass(frozen=True, eq=False)
-class MissCurves:
+@dataclass(frozen=True, eq=False, repr=False)
+class MissCurves(Shown):
     """Misses by buffer size, exact where they are given.
 
     `lines` has a row per trace, per (request, layer) or per window of steps of one: `trace,
@@ -84,10 +84,10 @@ class MissCurves:
         rows = pd.concat(tables, ignore_index=True).astype({"layer": "Int64"})
         return without_tokens(rows)
 
-    def _repr_html_(self) -> str:
+    def _shown(self) -> tuple[str, Iterable[str], pd.DataFrame]:
         names = ", ".join(dict.fromkeys(self.lines["trace"]))
         policies = ", ".join(self.of)
-        return shown(f"Miss-ratio curves of {names}: {policies}", rows=self.rows)
+        return f"Miss-ratio curves of {names}: {policies}", (), self.rows
 
     def _between(self, sizes: Longs) -> Longs:
         """Return the sizes at which the others are known, between the first and the last of

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hisparse_sim.policies.hook import signed
+from hisparse_sim.policies.hook import WORD, lowest_one, outside, signed
 from hisparse_sim.policies.policy import Indices, Positions
 from hisparse_sim.simulator.replay.kernel import Rows, next_accesses
 from hisparse_sim.traces.demand import Longs
@@ -33,7 +33,7 @@ class Levels(NamedTuple):
 
     next_access: Indices  # [N] see `policies.policy.Policy`
     held: Positions  # [most] identity: a position, or T and above for an empty slot
-    due: Indices  # [most] number of the step that accesses it next, counted from 1
+    due: Indices  # [most + WORD] number of the step that accesses it next, counted from 1
     inside: Positions  # [T + most] 1 if a level holds it, else 0
     longest_row: int
     first: Positions  # [n + 3] scratch: pool: first position due in a step
@@ -46,13 +46,16 @@ def new_levels(rows: Rows, positions: int, most: int, filled: bool) -> Levels:
     next_access = np.empty(len(rows.positions), np.int32)
     first_access = np.empty(positions, np.int32)
     next_accesses(rows, 0, next_access, first_access)
+    due = np.full(most + WORD, steps + 1, np.int32)
+    if filled:
+        due[:most] = first_access[:most]
     inside = np.zeros(positions + most, np.uint32)
     start = 0 if filled else positions
     inside[start : start + most] = 1
     return Levels(
         next_access=next_access,
         held=np.arange(start, start + most, dtype=np.uint32),
-        due=first_access[:most].copy() if filled else np.full(most, steps + 1, np.int32),
+        due=due,
         inside=inside,
         longest_row=int(np.diff(rows.offsets).max(initial=0)),
         first=np.full(steps + 3, positions + most, np.uint32),
@@ -69,6 +72,7 @@ def count(rows: Rows, begin: int, end: int, levels: Levels, change: Longs) -> No
     """
     held, due, inside = levels.held, levels.due, levels.inside
     first, following = levels.first, levels.following
+    one = np.uint64(1)
     none = np.uint32(len(following))
     never = np.uint32(len(first) - 2)  # the last number that an access can have
     for now in range(begin, end):
@@ -90,13 +94,19 @@ def count(rows: Rows, begin: int, end: int, levels: Levels, change: Longs) -> No
         soonest = np.uint32(never + np.uint32(1))
         first[soonest] = np.uint32(0)  # not none: the search for the soonest ends here
         for near in range(top):
-            if due[near] == this:
-                change[np.uint32(near + 1)] -= 1
-                left -= 1
-            else:
-                step = np.uint32(due[near])
-                following[held[near]] = first[step]
-                first[step] = held[near]
+            found = due[near] == this
+            change[np.uint32(near + 1)] -= found
+            left -= found
+        for word in range(0, top, WORD):
+            others = outside(due, word, now + 1, now + 1)
+            if top - word < WORD:
+                others &= (one << np.uint64(top - word)) - one
+            while others != 0:
+                place = np.uint32(word) + lowest_one(others)
+                others &= others - one
+                step = np.uint32(due[place])
+                following[held[place]] = first[step]
+                first[step] = held[place]
                 soonest = min(soonest, step)
         level = np.uint32(0)
         for i in range(len(row)):
@@ -118,22 +128,29 @@ def count(rows: Rows, begin: int, end: int, levels: Levels, change: Longs) -> No
         # Further down nothing changes once all accesses are found and only positions that are never
         # accessed again are in the pool: one is as good as the other.
         while level < deepest and not (left == 0 and soonest >= never):
-            step = np.uint32(due[level])
-            if step == this or step > soonest:
-                leaves = held[level]
-                position = first[soonest]
-                first[soonest] = following[position]
-                held[level] = position
-                due[level] = soonest
-                if step == this:
-                    change[level + np.uint32(1)] -= 1
-                    left -= 1
-                else:
-                    following[leaves] = first[step]
-                    first[step] = leaves
-                while first[soonest] == none:
-                    soonest += np.uint32(1)
-            level += np.uint32(1)
+            # What was accessed or waits longer changes; `soonest` only grows, so no other does.
+            changing = outside(due, signed(level), now + 2, signed(soonest))
+            if deepest - level < WORD:
+                changing &= (one << np.uint64(deepest - level)) - one
+            while changing != 0:
+                here = level + lowest_one(changing)
+                changing &= changing - one
+                step = np.uint32(due[here])
+                if step == this or step > soonest:
+                    leaves = held[here]
+                    position = first[soonest]
+                    first[soonest] = following[position]
+                    held[here] = position
+                    due[here] = soonest
+                    if step == this:
+                        change[here + np.uint32(1)] -= 1
+                        left -= 1
+                    else:
+                        following[leaves] = first[step]
+                        first[step] = leaves
+                    while first[soonest] == none:
+                        soonest += np.uint32(1)
+            level += np.uint32(WORD)
         while soonest <= never:  # what no buffer keeps
             position = first[soonest]
             while position != none:

@@ -1,35 +1,34 @@
 """Curves from a part of a trace, with 95 % intervals.
 
-Two samples are sound. *Requests*, drawn at random without replacement, each with all its layers:
-misses over accesses are a ratio of totals, with the variance of a ratio estimate and Student's
-distribution of as many degrees of freedom as requests less one. *Steps*: windows of them, drawn in
-every (request, layer) apart, so that layers, which differ far more than windows, are all counted;
-the first window, the start-up burst, always is. An LRU stack forgets: what lies deeper than the
-positions that the steps before a window demanded is missed in buffers of up to so many slots. So a
-window needs only so many steps before it that these demand `largest` positions, and is exact.
+Two samples are sound. *Requests*, drawn at random without replacement, each with all its layers.
+*Steps*: windows of them, drawn in every (request, layer) apart, so that layers, which differ far
+more than windows, are all counted; the first window, the start-up burst, always is. An LRU stack
+forgets: what lies deeper than the positions that the steps before a window demanded is missed in
+buffers of up to so many slots. So a window needs only so many steps before it that these demand
+`largest` positions, and is exact.
 
-Not sampled are layers (of a few, intervals at 95 % held the truth in 65 to 95 % of draws on real
-traces), and positions by their hash (SHARDS: distances in a sample, over its rate, are those of the
-whole but for chance. A step demands its positions at once, and chance makes the last row longer
-than a buffer of top-k slots; the exact pass takes less time than reading a trace).
-
-References: Cochran, Sampling Techniques, 3rd ed., chapters 2, 5, 6; Waldspurger et al., FAST 2015
-(SHARDS).
+Not sampled are layers, since one of them may have half of all misses, and positions by their
+hash (SHARDS, Waldspurger et al., FAST 2015), since the places of the sampled ones on the stack err
+together; docs/sampled-curves.md has what was measured.
 """
 
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
-from statistics import NormalDist
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from hisparse_sim.policies import Policy
 from hisparse_sim.simulator.mrc.counting import mrc, page_of, sizes_and_points
+from hisparse_sim.simulator.mrc.intervals import (
+    LEAST_UNITS,
+    Estimate,
+    Floats,
+    interval,
+    ratio_estimate,
+)
 from hisparse_sim.simulator.mrc.names import TEXTBOOK_LRU
 from hisparse_sim.simulator.mrc.one_pass import part_curves
 from hisparse_sim.simulator.replay.replaying import check_arguments, check_top_k
@@ -38,30 +37,8 @@ from hisparse_sim.traces import Demand, OneTrace, Part, Trace, as_trace
 from hisparse_sim.traces.demand import Longs
 
 LEAST_REQUESTS = 8
-LEAST_WINDOWS = 2  # of a (request, layer), the first one apart
+LEAST_WINDOWS = LEAST_UNITS  # of a (request, layer), the first one apart
 STEPS = 16  # of a window
-
-Floats = NDArray[np.float64]
-
-
-class _Estimate(NamedTuple):
-    """Totals of a stratum [S] by size, estimated from a sample, and the variance."""
-
-    misses: Floats
-    variance: Floats
-    degrees: int
-
-
-def student(degrees: float) -> float:
-    """Return the 97.5th percentile of Student's distribution (Abramowitz and Stegun 26.7.5)."""
-    z = NormalDist().inv_cdf(0.975)
-    terms = (
-        z,
-        (z**3 + z) / 4,
-        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
-        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
-    )
-    return sum(term / degrees**power for power, term in enumerate(terms))
 
 
 def sampled_mrc(
@@ -147,12 +124,12 @@ def of_requests(
     accesses = apart.lines["accesses"].to_numpy(float)
     rows = curves.summed().rows
     rows = rows[rows["method"] != "interpolated"].reset_index(drop=True)
-    rates, halves = [], []
-    for curve in apart.of.values():
-        found = _ratio(curve.misses, accesses, len(names), 1.0)
-        rates.append(found.misses)
-        halves.append(student(found.degrees) * np.sqrt(found.variance))
-    return _bounded(rows.assign(miss_rate=np.concatenate(rates)), np.concatenate(halves))
+    found = [
+        interval([ratio_estimate(curve.misses, accesses, len(names), 1.0)])
+        for curve in apart.of.values()
+    ]
+    rate, low, high = map(np.concatenate, zip(*found, strict=True))
+    return _bounded(rows.assign(miss_rate=rate), low, high)
 
 
 def of_steps(
@@ -185,13 +162,7 @@ def of_steps(
         count = partial(_sampled, opened, share, sizes, start, steps, seed)
         found = list(threads.map(count, parts))
     accesses = sum(each[1] for each in found)
-    misses = np.sum([each[0].misses for each in found], axis=0)
-    variances = np.array([each[0].variance for each in found])
-    degrees = np.array([[each[0].degrees] for each in found])
-    variance = variances.sum(axis=0)
-    with np.errstate(invalid="ignore", divide="ignore"):  # Satterthwaite
-        freedom = np.nan_to_num(variance**2 / (variances**2 / degrees).sum(axis=0), nan=1.0)
-    factor = np.array([student(each) for each in freedom])
+    misses, low, high = interval([each[0] for each in found])
     row_count = sum(part.rows for part in parts)
     rows = pd.DataFrame(
         {
@@ -207,27 +178,16 @@ def of_steps(
             "misses_per_step": misses / max(1, row_count),
         }
     )
-    return _bounded(rows, factor * np.sqrt(variance) / max(1, accesses))
+    return _bounded(rows, low / max(1, accesses), high / max(1, accesses))
 
 
-def _bounded(rows: pd.DataFrame, half: Floats) -> pd.DataFrame:
-    low, high = rows["miss_rate"] - half, rows["miss_rate"] + half
+def _bounded(rows: pd.DataFrame, low: Floats, high: Floats) -> pd.DataFrame:
     return rows.assign(low=low.clip(0, 1), high=high.clip(0, 1), method="sample")
-
-
-def _ratio(misses: Longs, accesses: Floats, units: int, total: float) -> _Estimate:
-    """Estimate `total` accesses' misses from those [n, S] of n of so many units."""
-    count = len(accesses)
-    rate = misses.sum(axis=0) / accesses.sum()
-    apart = misses - np.outer(accesses, rate)
-    spread = (apart**2).sum(axis=0) / max(1, count - 1)
-    variance = (1 - count / units) * count * spread / accesses.sum() ** 2
-    return _Estimate(rate * total, variance * total**2, max(1, count - 1))
 
 
 def _sampled(
     trace: Trace, share: float, sizes: Longs, start: str, steps: int, seed: int, part: Part
-) -> tuple[_Estimate, int]:
+) -> tuple[Estimate, int]:
     """Estimate the misses of one part; return the accesses, too."""
     demand = trace.read(part)
     edges = np.append(np.arange(0, demand.rows, steps), demand.rows)
@@ -245,8 +205,9 @@ def _sampled(
         [_window(demand, int(edges[at]), int(edges[at + 1]), sizes, start) for at in chosen]
     )
     lengths = np.diff(demand.offsets[edges])
-    found = _ratio(misses, lengths[chosen].astype(float), windows, float(lengths[1:].sum()))
-    return found._replace(misses=found.misses + first), int(lengths.sum())
+    rest = float(lengths[1:].sum())
+    found = ratio_estimate(misses, lengths[chosen].astype(float), windows, rest)
+    return found._replace(total=found.total + first), int(lengths.sum())
 
 
 def _window(demand: Demand, begin: int, end: int, sizes: Longs, start: str) -> Longs:

@@ -36,7 +36,11 @@ def _start(value: Any) -> str:
     return "start unknown" if pd.isna(value) else f"{value} start"
 
 
-_SWEEP: Mapping[str, Callable[[Any], str]] = {"start": _start}
+def _rules(value: Any) -> str:
+    return "plain replay" if pd.isna(value) else str(value)
+
+
+_SWEEP: Mapping[str, Callable[[Any], str]] = {"start": _start, "rules": _rules}
 _CURVE: Mapping[str, Callable[[Any], str]] = {
     **_SWEEP,
     "window": lambda value: "window unknown" if pd.isna(value) else f"window {value}",

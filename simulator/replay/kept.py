@@ -24,6 +24,7 @@ import numpy as np
 from hisparse_sim.policies import POLICIES, Policy
 from hisparse_sim.simulator.replay.kernel import STAMP
 from hisparse_sim.simulator.replay.metrics import Misses
+from hisparse_sim.simulator.replay.modes import EPOCH_CLOCK
 from hisparse_sim.traces import Part, Trace, TraceError, atomic_path
 from hisparse_sim.traces.files import opened
 from hisparse_sim.traces.terminal import printable
@@ -42,7 +43,9 @@ class Finished(NamedTuple):
     first_step: int
     last_seq_len: int
     accesses: int
-    misses: Misses  # [rows of the part]
+    misses: Misses  # [steps of the part]
+    rows: int  # all of the part, or as many as steps of it were replayed
+    counts: dict[str, int]  # further counts of a mode of replay, by the name of their column
 
 
 class Setting(NamedTuple):
@@ -51,6 +54,7 @@ class Setting(NamedTuple):
     start: str
     seed: int
     steps: tuple[int, int] | None
+    rules: str = ""  # of a mode of replay, with what they were compiled from
 
 
 class Kept:
@@ -98,13 +102,12 @@ class Kept:
         """Return what is known of a part under a policy and buffer size."""
         name = _name(setting, trace, part, policy, buffer_size)
         self._own.add(name)
-        if name not in self._found or POLICIES.get(policy.name) is not policy:
+        if name not in self._found or not _ours(policy):
             return None
         entry = json.loads(self._found[name])
         misses = np.frombuffer(zlib.decompress(b64decode(entry["misses"])), "<i4")
-        return Finished(
-            entry["first_step"], entry["last_seq_len"], entry["accesses"], misses.astype(np.int32)
-        )
+        del entry["of"]
+        return Finished(**entry | {"misses": misses.astype(np.int32)})
 
     def add(
         self,
@@ -119,7 +122,7 @@ class Kept:
 
         Raises TraceError if the file cannot be written.
         """
-        if POLICIES.get(policy.name) is not policy:
+        if not _ours(policy):
             return
         name = _name(setting, trace, part, policy, buffer_size)
         packed = zlib.compress(np.ascontiguousarray(done.misses, "<i4").tobytes(), 1)
@@ -172,6 +175,10 @@ class Kept:
         return found
 
 
+def _ours(policy: Policy) -> bool:
+    return policy == EPOCH_CLOCK or POLICIES.get(policy.name) is policy
+
+
 def _program() -> list[Any]:
     return [version("hisparse-sim"), STAMP]
 
@@ -189,6 +196,7 @@ def _name(setting: Setting, trace: Trace, part: Part, policy: Policy, buffer_siz
             part.layer,
             policy.name,
             buffer_size,
+            *([setting.rules] if setting.rules else []),
         ]
     )
 

@@ -18,6 +18,7 @@ from numba.core import event
 
 from hisparse_sim.policies import policy as policy_types
 from hisparse_sim.policies.hook import prefetch
+from hisparse_sim.policies.lanes import LANES, look_up
 from hisparse_sim.policies.policy import Indices, Policy, Positions, Slots, Step
 from hisparse_sim.traces import machine_code
 
@@ -70,34 +71,25 @@ def compiled(policy: Policy) -> Callable[[Rows, int, Slots, Positions, Any, Outp
     ) -> int:
         _ = stamp
         absent = len(token) - 1
-        hits = np.empty(len(token) + 1, np.uint16)
-        missed = np.empty(len(token) + 1, np.uint32)
-        places = np.empty(len(token) + 1, np.int32)
-        victims = np.empty(len(token) + 1, np.uint16)
+        room = absent + LANES
+        hits = np.empty(room, np.uint16)
+        missed = np.empty(room, np.uint32)
+        places = np.empty(room, np.int32)
+        victims = np.empty(room, np.uint16)
         taken = np.zeros(len(token) if checked else 0, np.int64)
         total = 0
         for now in range(start, len(rows.seq_len)):
             first = rows.offsets[now]
             row = rows.positions[first : rows.offsets[now + 1]]
-            hit = 0
-            miss = 0
-            following = first + len(row)
-            for i in range(len(row)):  # without a branch: hits and misses are hard to predict
-                prefetch(rows.positions, following + i)  # or the next row would wait for memory
-                found = slot[row[i]]
-                hits[hit] = found
-                places[miss] = i
-                resident = found != absent
-                hit += resident
-                miss += not resident
+            hit = look_up(row, rows.positions[first + len(row) :], slot, absent, hits, places)
             newest = rows.seq_len[now] - 1
             count = 0
-            for i in range(miss):
-                position = row[places[i]]
-                if position != newest:  # it is in the reserved page
-                    missed[count] = position
-                    places[count] = places[i]
-                    count += 1
+            for i in range(len(row) - hit):
+                place = places[i]
+                position = row[place]
+                missed[count] = position
+                places[count] = place
+                count += position != newest  # it is in the reserved page
             step(
                 state,
                 Step(

@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from operator import index
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +18,7 @@ from hisparse_sim.simulator.replay.kernel import Output, Rows, compiled, next_ac
 from hisparse_sim.simulator.replay.metrics import tidy_row, tidy_rows
 from hisparse_sim.traces import Demand, OneTrace, Trace, TraceError, as_trace
 from hisparse_sim.traces.file.ahead import read_ahead
-from hisparse_sim.traces.notebook import shown
+from hisparse_sim.traces.notebook import Shown
 
 STARTS = ("staged", "direct")
 MAX_BUFFER_SIZE = 32767  # the engine holds slot ids in int16
@@ -36,8 +37,8 @@ class PartReplay:
     victims: npt.NDArray[np.int16] | None  # [misses.sum()] slot taken by each miss, in order
 
 
-@dataclass(frozen=True, eq=False)
-class Replay:
+@dataclass(frozen=True, eq=False, repr=False)
+class Replay(Shown):
     """The result for a trace under one policy and buffer size.
 
     `misses` int32 [rows replayed], in the order of the file. `rows`: one tidy row per (request,
@@ -48,10 +49,10 @@ class Replay:
     rows: pd.DataFrame
     victims: npt.NDArray[np.int16] | None = None
 
-    def _repr_html_(self) -> str:
+    def _shown(self) -> tuple[str, Iterable[str], pd.DataFrame]:
         accesses, misses = int(self.rows["accesses"].sum()), int(self.misses.sum(dtype=np.int64))
         title = f"Replay: {misses:,} misses in {accesses:,} accesses"
-        return shown(title, [f"{misses / max(1, accesses):.2%} missed"], self.rows)
+        return title, [f"{misses / max(1, accesses):.2%} missed"], self.rows
 
 
 def replay(
@@ -246,17 +247,17 @@ def _renumbered(demand: Demand, buffer_size: int) -> tuple[Demand, int]:
 
 def _rows(demand: Demand) -> Rows:
     """Hand arrays to compiled code in one layout, so that each policy is compiled once."""
-
-    def fixed(array: npt.NDArray[np.generic], kind: type[np.generic]) -> npt.NDArray[np.generic]:
-        view = np.ascontiguousarray(array).view(kind)
-        view.flags.writeable = False
-        return view
-
     return Rows(
-        fixed(demand.offsets, np.int64),  # type: ignore[arg-type]
-        fixed(demand.positions, np.uint32),  # type: ignore[arg-type]
-        fixed(demand.seq_len, np.int32),  # type: ignore[arg-type]
+        _fixed(demand.offsets, np.int64),
+        _fixed(demand.positions, np.uint32),
+        _fixed(demand.seq_len, np.int32),
     )
+
+
+def _fixed(array: npt.NDArray[Any], kind: type[np.generic]) -> npt.NDArray[Any]:
+    view = np.ascontiguousarray(array).view(kind)
+    view.flags.writeable = False
+    return view
 
 
 def _stream(seed: int, demand: Demand, buffer_size: int) -> int:

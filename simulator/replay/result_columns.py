@@ -36,10 +36,12 @@ class _Number:
 _COUNT = _Number(most=2**53, whole=True)
 _AMOUNT = _Number()
 _SHARE = _Number(most=1)
+_PART = _Number(most=1 + 1e-9)  # of a sum of 1, as floating point gives it
 _ANY = _Number(least=-1e300)
 _NUMBERS: Mapping[str, _Number] = {
     **dict.fromkeys(
-        "accesses break_even decode_instances first_step gpus host_bytes_per_request"
+        "accesses anchor_misses break_even decode_instances draft_tokens first_step gpus"
+        " host_bytes_per_request replayed_misses resident_accesses unloaded"
         " host_to_device_ratio hot_buffer_bytes entry_bytes max misses prefill_instances ratio"
         " request_tokens requests requests_per_gpu skip_steps steps step top_k window".split(),
         _COUNT,
@@ -48,18 +50,20 @@ _NUMBERS: Mapping[str, _Number] = {
     "batch": _Number(most=65536, whole=True),
     **dict.fromkeys(
         "baseline_tokens_per_s bytes_per_request bytes_per_step copy_us device_pool_gib host_gb"
-        " host_gib misses_per_step native_us p10 p50 p90 p95 sglang_us sum_gb_s swap_in_us timer_us"
+        " accepted_per_step bytes_per_token host_gib misses_per_step misses_per_token native_us p10"
+        " p50 p90 p95 sglang_us sum_gb_s swap_in_us timer_us"
         " cost_per_million goodput_per_s tokens_per_s tokens_per_s_per_gpu tpot_ms tpot_p50_ms"
-        " ttft_s".split(),
+        " tpot_p95_ms tpot_p99_ms ttft_s ttft_p50_s ttft_p95_s ttft_p99_s".split(),
         _AMOUNT,
     ),
+    **dict.fromkeys(("prefill", "decode_attention", "decode_rest", "swap_in", "idle"), _PART),
     "miss_rate": _SHARE,
     "excess_over_min": _Number(least=-1, most=float("inf")),
     **dict.fromkeys(("published", "ours", "error"), _ANY),
 }
 TEXTS = frozenset(  # with the seed, an identifier of up to 63 bits
     "bottleneck engine flags gap hardware how kv_dtype layout limit link load machine method missed"
-    " mode model parameters policy provenance reason request seed selected_layers"
+    " mode model parameters policy provenance reason request rules seed selected_layers"
     " selected_requests selected_steps source start swap_in_kernel trace trace_sha256 unit version"
     " what".split()
 )

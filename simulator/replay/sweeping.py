@@ -11,10 +11,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hisparse_sim.policies import Policy, get_policy
+from hisparse_sim.policies import Policy, PolicyError, get_policy
+from hisparse_sim.simulator.replay import mode_names
 from hisparse_sim.simulator.replay.coverage import coverage
 from hisparse_sim.simulator.replay.kept import Finished, Kept, Setting
 from hisparse_sim.simulator.replay.metrics import excess_over_min, tidy_row, tidy_rows
+from hisparse_sim.simulator.replay.modes import EPOCH_CLOCK, Mode
+from hisparse_sim.simulator.replay.modes.columns import mode_columns, shared_columns
 from hisparse_sim.simulator.replay.replaying import (
     check_arguments,
     check_top_k,
@@ -22,6 +25,7 @@ from hisparse_sim.simulator.replay.replaying import (
     replay_part,
 )
 from hisparse_sim.simulator.replay.swept import Piece, Run, Sweep
+from hisparse_sim.simulator.replay.tasks import Task, run_task
 from hisparse_sim.traces import Demand, Part, Trace, Traces, as_traces
 from hisparse_sim.traces.terminal import printable
 
@@ -29,18 +33,6 @@ BELADY = "belady"
 # One row of one position: what a loop is called with to be compiled.
 _ONE = np.zeros(1, np.int32)
 TINY = Demand("", 0, 1, _ONE, _ONE + 2, np.array([0, 1]), _ONE)
-
-
-class Task(NamedTuple):
-    """A part of a trace and the runs that share one read of it. Independent of other tasks, and
-    picklable."""
-
-    trace: Trace
-    part: Part
-    runs: tuple[Run, ...]
-    start: str
-    seed: int
-    steps: tuple[int, int] | None
 
 
 class Progress(NamedTuple):
@@ -63,6 +55,7 @@ def sweep(
     requests: str | Iterable[str] | None = None,
     layers: int | Iterable[int] | None = None,
     steps: tuple[int, int] | None = None,
+    mode: Mode | None = None,
     jobs: int | None = None,
     executor: Executor | None = None,
     progress: Callable[[Progress], None] | None = None,
@@ -71,7 +64,8 @@ def sweep(
     """Replay every policy at every buffer size over every trace.
 
     `compare_min` adds `excess_over_min`, for which MIN (Belady) is replayed even if not asked for.
-    `per_layer` gives a row per (request, layer) instead of one per (trace, policy, buffer). `jobs`
+    `per_layer` gives a row per (request, layer) instead of one per (trace, policy, buffer). `mode`:
+    the rules of an engine for drafts or resident pages, see `modes.mode_of`. `jobs`
     threads (default: all cores) do the work, or any `executor` passed in. A KeyboardInterrupt ends
     the sweep with the parts that are finished. `keep` names a file to which all work is appended as
     it is finished, and from which it is taken if the file is there and the trace, the settings and
@@ -85,7 +79,7 @@ def sweep(
     sizes = buffers if isinstance(buffers, Iterable) else [buffers]
     asked = list(
         dict.fromkeys(
-            Run(get_policy(policy), size)
+            Run(_policy(policy, mode), size)
             for policy, size in product(policies, [index(size) for size in sizes])
         )
     )
@@ -97,6 +91,8 @@ def sweep(
         check_arguments(run.buffer_size, start)
         for trace in opened:
             check_top_k(trace, run.buffer_size)
+            if mode is not None:
+                mode.check(trace, run.policy, run.buffer_size)
 
     if requests is not None and not isinstance(requests, str):
         requests = tuple(requests)
@@ -114,7 +110,8 @@ def sweep(
         raise no_steps(opened, steps)
     opened_here = Kept(keep) if isinstance(keep, str | PathLike) else nullcontext(keep)
     with opened_here as kept:
-        setting = Setting(start, seed, steps)
+        rules = "" if mode is None else mode.key
+        setting = Setting(start, seed, steps, rules)
         if kept is not None:
             for piece, run in product(pieces, runs):
                 if (known := kept.find(setting, piece.trace, piece.part, *run)) is not None:
@@ -126,7 +123,7 @@ def sweep(
                 kept.add(setting, piece.trace, piece.part, *run, done)
 
         workers = jobs or available_cores()
-        tasks = _tasks(pieces, runs, start, seed, steps, workers)
+        tasks = _tasks(pieces, runs, start, seed, steps, workers, mode)
         if tasks:
             prepare(run.policy for run in runs)
         with nullcontext(executor) if executor is not None else ThreadPoolExecutor(workers) as pool:
@@ -142,7 +139,7 @@ def sweep(
     grouped = [[piece] for piece in finished] if per_layer else by_trace
     return Sweep(
         rows=tidy_rows(
-            _row(group, run, start, per_layer, compare_min) | covered[group[0].name]
+            _row(group, run, start, per_layer, compare_min, mode) | covered[group[0].name]
             for group in grouped
             for run in asked
         ),
@@ -167,21 +164,6 @@ def rows_kept(trace: Trace, part: Part, steps: tuple[int, int] | None) -> int:
     return int(((step >= steps[0]) & (step < steps[1])).sum())
 
 
-def run_task(task: Task) -> list[Finished]:
-    """Read the part of `task` once and replay all its runs."""
-    demand = task.trace.read(task.part, steps=task.steps)
-    known = (0, 0, 0)
-    if demand.rows:
-        known = int(demand.step[0]), int(demand.seq_len[-1]), len(demand.positions)
-    return [
-        Finished(
-            *known,
-            replay_part(demand, run.policy, run.buffer_size, task.start, seed=task.seed).misses,
-        )
-        for run in task.runs
-    ]
-
-
 def _tasks(
     pieces: list[Piece],
     runs: list[Run],
@@ -189,6 +171,7 @@ def _tasks(
     seed: int,
     steps: tuple[int, int] | None,
     workers: int,
+    mode: Mode | None,
 ) -> list[tuple[Piece, Task]]:
     """Divide the unfinished work. With fewer parts than workers, a part is read more than once so
     that workers share its runs."""
@@ -196,7 +179,7 @@ def _tasks(
     missing = [(piece, left) for piece, left in missing if left]
     most = -(-2 * workers // max(1, len(missing))) if workers > 1 else 1
     return [
-        (piece, Task(piece.trace, piece.part, tuple(left[share::shares]), start, seed, steps))
+        (piece, Task(piece.trace, piece.part, tuple(left[share::shares]), start, seed, steps, mode))
         for piece, left in missing
         for shares in [min(len(left), most)]
         for share in range(shares)
@@ -207,7 +190,8 @@ def prepare(policies: Iterable[Policy]) -> None:
     """Compile their loops in advance, so that threads do not wait for the compiler and rates do not
     include it."""
     for policy in dict.fromkeys(policies):
-        replay_part(TINY, policy, 1)
+        if policy != EPOCH_CLOCK:  # has a loop of its own, compiled at its first call
+            replay_part(TINY, policy, 1)
 
 
 def _execute(
@@ -260,9 +244,15 @@ def _by_trace(pieces: list[Piece]) -> list[list[Piece]]:
 
 
 def _row(
-    group: list[Piece], run: Run, start: str, per_layer: bool, compare_min: bool
+    group: list[Piece],
+    run: Run,
+    start: str,
+    per_layer: bool,
+    compare_min: bool,
+    mode: Mode | None,
 ) -> dict[str, Any]:
     first = group[0]
+    start = start if mode is None else mode.rules.start or start
     requests = {piece.part.request for piece in group}
     row = {
         "trace": first.name,
@@ -282,4 +272,18 @@ def _row(
         optimum = Run(get_policy(BELADY), run.buffer_size)
         least = sum(int(piece.misses[optimum].sum(dtype=np.int64)) for piece in group)
         row["excess_over_min"] = excess_over_min(row["misses"], least)
-    return row
+    if mode is not None:
+        row |= mode_columns(mode, first.trace, [piece.counts[run] for piece in group], row)
+    return row | shared_columns(
+        first.trace.metadata.layer_types,
+        [(piece.part.layer, int(piece.misses[run].sum(dtype=np.int64))) for piece in group],
+    )
+
+
+def _policy(policy: str | Policy, mode: Mode | None) -> Policy:
+    own = mode.policy(policy) if mode is not None and isinstance(policy, str) else None
+    if own is None and policy == mode_names.EPOCH_CLOCK:
+        raise PolicyError(
+            f"{policy} is SGLang's policy for drafts: give `draft_tokens`, or choose lru"
+        )
+    return own or get_policy(policy)

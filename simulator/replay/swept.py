@@ -1,5 +1,6 @@
 """What a sweep comes to: the misses of every part under every policy and buffer, and its rows."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -12,7 +13,7 @@ from hisparse_sim.simulator.replay.coverage import Covered
 from hisparse_sim.simulator.replay.kept import Finished
 from hisparse_sim.simulator.replay.metrics import Misses
 from hisparse_sim.traces import Part, Trace
-from hisparse_sim.traces.notebook import shown
+from hisparse_sim.traces.notebook import Shown
 
 
 class Run(NamedTuple):
@@ -32,19 +33,21 @@ class Piece:
     first_step: int = 0
     last_seq_len: int = 0
     accesses: int = 0
+    rows: int = 0  # all of the part, or as many as steps of it were replayed
+    counts: dict[Run, dict[str, int]] = field(default_factory=dict)  # of a mode of replay
     misses: dict[Run, Misses] = field(default_factory=dict)
 
     @property
     def covered(self) -> Covered:
-        rows = max(len(misses) for misses in self.misses.values())
-        return Covered(self.part, self.first_step, rows)
+        return Covered(self.part, self.first_step, self.rows)
 
     def add(self, run: Run, done: Finished) -> None:
-        self.first_step, self.last_seq_len, self.accesses, self.misses[run] = done
+        self.first_step, self.last_seq_len, self.accesses = done[:3]
+        self.misses[run], self.rows, self.counts[run] = done.misses, done.rows, done.counts
 
 
-@dataclass(frozen=True, eq=False)
-class Sweep:
+@dataclass(frozen=True, eq=False, repr=False)
+class Sweep(Shown):
     """The result of a sweep.
 
     `rows`: the tidy table, columns as in docs/metrics.md. `steps`: misses of every single step
@@ -60,10 +63,10 @@ class Sweep:
     pieces: list[Piece] = field(repr=False)
     notes: tuple[str, ...] = ()  # what a reader must know, a sentence each
 
-    def _repr_html_(self) -> str:
+    def _shown(self) -> tuple[str, Iterable[str], pd.DataFrame]:
         done = f" (interrupted: {self.finished} of {self.parts} parts)" * self.interrupted
         names = ", ".join(self.rows["trace"].drop_duplicates()) if len(self.rows) else "nothing"
-        return shown(f"Sweep of {names}{done}", self.notes, self.rows)
+        return f"Sweep of {names}{done}", self.notes, self.rows
 
     @property
     def interrupted(self) -> bool:

@@ -23,6 +23,7 @@ mem_cache/allocator/hisparse.py, disaggregation/decode.py. In tokens:
 - A decode instance reserves the memory of a request before its prompt is prefilled elsewhere, and
   keeps it while the prompt waits, is prefilled and transferred: its prompt in the logical pool, 512
   tokens more, as for every running request, and the space of a whole hot buffer.
+- What a prefix cache holds of a prompt (see prefixes.py) is not prefilled, and takes its memory.
 - An output that could not fit even an empty rank is cut at arrival, see lengths.py.
 
 The rules are plain functions on arrays of records, which the compiled event loop calls. They are
@@ -65,6 +66,7 @@ class Pool:
     conservativeness: float = 1.0  # --schedule-conservativeness
     ignore_eos: bool = True  # requests fix their length
     engine: Engine = NEWEST
+    scratch_tokens: int = 0  # beside every hot buffer, of speculative decoding
 
     @property
     def hierarchical(self) -> bool:
@@ -96,6 +98,7 @@ REQUEST = np.dtype(
         ("end_s", "f8"),
         ("ready_s", "f8"),  # when a pending request may decode: staged or transferred
         ("generated", "i8"),
+        ("cached", "i8"),  # tokens of its prompt that need no prefill
         ("prefilled", "i8"),  # tokens that prefill has done, and will have at the end of this step
         ("planned", "i8"),
         ("birth", "i8"),  # its rank's clock when the request had no tokens yet
@@ -112,6 +115,7 @@ RANK = np.dtype(
         ("device_tokens", "i8"),
         ("logical_tokens", "i8"),
         ("device_buffer_size", "i8"),
+        ("scratch_tokens", "i8"),
         ("ignore_eos", "?"),
         ("scaled", "?"),
         ("admits_with_page", "?"),
@@ -163,6 +167,7 @@ def make_ranks(count: int, pool: Pool, role: int, max_running: int, chunk_tokens
         "device_tokens": pool.device_tokens,
         "logical_tokens": pool.logical_tokens,
         "device_buffer_size": pool.device_buffer_size,
+        "scratch_tokens": pool.scratch_tokens,
         "ignore_eos": pool.ignore_eos,
         "scaled": pool.scaled,
         "admits_with_page": pool.engine.admits_with_page,
@@ -218,6 +223,17 @@ def mean_context(rank: Any) -> float:
 
 
 @rule
+def missing_context(state: State, r: int, after: float) -> float:
+    """The length of equal requests that miss as many positions as those that run do on average,
+    `after` steps from now: misses grow with 1 - B / length (see exposure.py), beyond B."""
+    rank, inverse = state.ranks[r], 0.0
+    for i in range(rank.running):
+        length = rank.clock + after - state.requests[state.running[r, i]].birth
+        inverse += 1.0 / max(length, float(rank.device_buffer_size), 1.0)
+    return float(rank.running / inverse)
+
+
+@rule
 def logical_used(state: State, r: int, after: int) -> int:
     """Tokens in pages, `after` steps from now."""
     rank, used = state.ranks[r], 0
@@ -238,12 +254,12 @@ def device_used(state: State, r: int, after: int) -> int:
         return logical_used(state, r, after)
     for i in range(rank.running):
         length = rank.clock + after - state.requests[state.running[r, i]].birth
-        used += device_tokens(length, buffer)
+        used += device_tokens(length, buffer, rank.scratch_tokens)
     if rank.role == DECODE:  # a buffer is made when its request joins
         return used
     for i in range(rank.pending):
         request = state.requests[state.pending[r, i]]
-        used += pages(request.prompt + request.generated)
+        used += pages(request.prompt + request.generated) + rank.scratch_tokens
     return used
 
 
@@ -291,7 +307,11 @@ def refusal(state: State, r: int, number: int) -> int:
     free_logical = rank.logical_tokens - logical_used(state, r, 0)
     free, scarce = free_logical, DEVICE_POOL
     if rank.device_buffer_size > 0:
-        free = min(free_logical, rank.device_tokens - device_used(state, r, 0))
+        free_device = rank.device_tokens - device_used(state, r, 0)
+        if rank.scratch_tokens > 0:  # and the rest of a whole buffer
+            missing = max(rank.device_buffer_size + PAGE_TOKENS - pages(tokens), 0)
+            free_device -= rank.scratch_tokens + missing
+        free = min(free_logical, free_device)
         scarce = LOGICAL_POOL if free == free_logical else DEVICE_POOL
     if rank.role == PREFILL:
         return ADMITTED if pages(tokens) + PAGE_TOKENS <= free else scarce
@@ -378,7 +398,7 @@ def plan_chunks(state: State, r: int, now: float) -> bool:
 def hold(state: State, r: int, number: int, now: float) -> None:
     """Reserve memory for a request, before its prefill."""
     rank, request = state.ranks[r], state.requests[number]
-    request.prefilled = request.planned = 0
+    request.prefilled = request.planned = request.cached
     request.ready_s = np.inf
     if request.admitted_s < 0:
         request.admitted_s = now
@@ -416,7 +436,7 @@ def reservation_refusal(state: State, r: int, number: int) -> int:
     if rank.running + rank.pending == 0:
         return ADMITTED
     buffer = rank.device_buffer_size
-    buffers = (rank.pending + 1) * (buffer + PAGE_TOKENS)
+    buffers = (rank.pending + 1) * (buffer + PAGE_TOKENS + rank.scratch_tokens)
     if buffer > 0 and buffers > rank.device_tokens - device_used(state, r, 0):
         return DEVICE_POOL
     held, longest = 0, 0

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
 from hisparse_sim.simulator.serving.served import Served
-from hisparse_sim.simulator.serving.workload import Workload
+from hisparse_sim.simulator.serving.workload import Requests, Workload, poisson
+from hisparse_sim.simulator.serving.workload_files import Recorded
 from hisparse_sim.traces.documents import LEAST_AMOUNT, MOST_AMOUNT
 
 OPEN_LOOP_REQUESTS = 1000  # served if no number is given; of a closed loop four times its clients
@@ -29,6 +31,9 @@ class Aim:
     range_ratio: float = 1.0  # lengths are uniform in [this * length, length]
     seed: int = 0
     gpu_hour: float | None = None  # price of one GPU
+    recorded: Recorded | None = None  # lengths of real requests, instead of drawn ones
+    by_times: bool = False  # open loop at the recorded times
+    time_scale: float = 1.0  # which are multiplied by this: 2 is half the rate
 
     def __post_init__(self) -> None:
         for name in ("prompt", "output", "concurrency"):
@@ -42,23 +47,63 @@ class Aim:
             raise ValueError(f"max_miss_rate must be between 0 and 1, not {self.max_miss_rate}")
         if not 0 <= self.percentile <= 100:
             raise ValueError(f"percentile must lie between 0 and 100, not {self.percentile:g}")
+        if not LEAST_AMOUNT <= self.time_scale <= MOST_AMOUNT:
+            raise ValueError(f"time_scale must be above 0 and finite, not {self.time_scale}")
+        if self.recorded is not None and self.range_ratio != 1:
+            raise ValueError("a workload has its own lengths: give no range_ratio")
         _ = self.load
 
+    def of_recorded(self, recorded: Recorded, pace_given: bool) -> Aim:
+        """The same with recorded requests: at their times, if they have any and neither a
+        concurrency nor a rate is given."""
+        prompt, output = recorded.longest
+        by_times = not pace_given and recorded.due_s is not None
+        return replace(self, prompt=prompt, output=output, recorded=recorded, by_times=by_times)
+
     @property
-    def load(self) -> Workload:
+    def open_loop(self) -> bool:
+        """Whether requests come at times of their own, however many are inside."""
+        return self.rate_per_s is not None or self.by_times
+
+    @property
+    def load(self) -> Workload | Requests:
         """The requests to serve."""
-        clients = None if self.rate_per_s is not None else self.concurrency
-        count = self.requests
-        if count is None:
-            count = 4 * clients if clients else OPEN_LOOP_REQUESTS
+        clients, count = None if self.open_loop else self.concurrency, self.count
+        if (drawn := self.drawn) is not None:
+            if self.by_times and drawn.due_s is not None:
+                return drawn.at(drawn.due_s * self.time_scale, None)
+            return drawn.at(poisson(len(drawn), self.rate_per_s, self.seed), clients)
+        assert count is not None
         return Workload(
             self.prompt, self.output, count, clients, self.rate_per_s, self.range_ratio, self.seed
         )
 
     @property
+    def count(self) -> int | None:
+        """Requests to serve; None: all that are recorded."""
+        if self.requests is not None or self.by_times:
+            return self.requests
+        return OPEN_LOOP_REQUESTS if self.open_loop else 4 * self.concurrency
+
+    @cached_property
+    def drawn(self) -> Recorded | None:
+        """The recorded requests that are served."""
+        return None if self.recorded is None else self.recorded.sampled(self.count, self.seed)
+
+    @property
+    def sent_per_s(self) -> float | None:
+        """Mean rate of an open loop; None in a closed one."""
+        if self.by_times and self.drawn is not None:
+            return self.drawn.rate_per_s / self.time_scale
+        return self.rate_per_s
+
+    @property
     def label(self) -> str:
         """The load in brief: the concurrency, or the rate."""
-        return str(self.concurrency) if self.rate_per_s is None else f"{self.rate_per_s:g}/s"
+        rate = self.sent_per_s
+        if rate is None:
+            return str(self.concurrency)
+        return f"{rate:.3g}/s recorded" if self.by_times else f"{rate:g}/s"
 
     @property
     def has_targets(self) -> bool:

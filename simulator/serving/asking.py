@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pandas as pd
@@ -20,11 +20,18 @@ from hisparse_sim.simulator.serving.plan import DEFAULT_BUFFERS, DEFAULT_RATIOS,
 from hisparse_sim.simulator.serving.prediction import Setting
 from hisparse_sim.simulator.serving.reproduce import Progress, origin_of, table
 from hisparse_sim.simulator.serving.reproduce import reproduce as redo
-from hisparse_sim.simulator.serving.scenario import scenario_of, several, takes_scenario
+from hisparse_sim.simulator.serving.scenario import (
+    Scenario,
+    scenario_of,
+    several,
+    takes_scenario,
+)
 from hisparse_sim.simulator.serving.serving_rows import Progress as ServeProgress
 from hisparse_sim.simulator.serving.serving_rows import serve_all
+from hisparse_sim.simulator.serving.workload_files import Recorded, read_workload
+from hisparse_sim.simulator.serving.workload_notes import notes_on
 from hisparse_sim.traces import OneTrace, as_trace
-from hisparse_sim.traces.notebook import shown
+from hisparse_sim.traces.notebook import Shown
 
 DEFAULT_MODES = ("baseline", "hisparse", "zero-cost")
 DEFAULT_CONCURRENCY = 256  # over all ranks
@@ -32,8 +39,8 @@ OTHER_POLICIES = ("fifo", "lru", "arc", "belady")  # whose misses the best pair 
 LINKED = "gh200"  # the machine whose host link it is tried with
 
 
-@dataclass(frozen=True, kw_only=True)
-class Planned(Plan):
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Planned(Shown, Plan):
     """A plan and its purpose."""
 
     setting: Setting
@@ -45,16 +52,15 @@ class Planned(Plan):
         """Everything, with its basis."""
         return super().document(every) | {"assumptions": list(self.setting.assumptions())}
 
-    def _repr_html_(self) -> str:
+    def _shown(self) -> tuple[str, Iterable[str], pd.DataFrame]:
         title = "No plan"
         if self.best is not None:
             title = (
                 f"Plan: device_buffer_size {self.best['buffer']},"
                 f" host_to_device_ratio {self.best['ratio']}"
             )
-        return shown(
-            title, [*self.reasons, *self.notes, self.flags], self.rows().drop(columns="flags")
-        )
+        rows = self.rows().drop(columns="flags")
+        return title, [*self.reasons, *self.notes, self.flags], rows
 
     def table(self, every: bool = False) -> pd.DataFrame:
         """The rows with `trace` and `provenance`, as the command writes them and figures need
@@ -62,8 +68,8 @@ class Planned(Plan):
         return _of(self.origin, self.rows(every))
 
 
-@dataclass(frozen=True)
-class Serving:
+@dataclass(frozen=True, repr=False)
+class Serving(Shown):
     """Serving runs, a row per mode and load, and their setting."""
 
     rows: pd.DataFrame
@@ -72,14 +78,14 @@ class Serving:
     origin: Origin  # of the misses
     notes: tuple[str, ...]
 
-    def _repr_html_(self) -> str:
-        return shown("Serving", self.notes, self.rows)
+    def _shown(self) -> tuple[str, Iterable[str], pd.DataFrame]:
+        return "Serving", self.notes, self.rows
 
 
 @takes_scenario
 def plan(
     *,
-    concurrency: int = DEFAULT_CONCURRENCY,
+    concurrency: int | None = None,
     buffers: int | Iterable[int] | None = None,
     ratios: int | Iterable[int] | None = None,
     any_layout: bool = False,
@@ -109,7 +115,8 @@ def plan(
     scenario
         Fields of `Scenario` (model, hardware, prompt, trace, ...).
     concurrency, rate, requests, range_ratio, seed, gpu_hour
-        The load, as for `serve`: a closed loop, or with `rate` an open one.
+        The load, as for `serve`: a closed loop (None: `DEFAULT_CONCURRENCY`), or with `rate` an
+        open one.
     buffers, ratios, any_layout
         Candidates (None: `DEFAULT_BUFFERS`, `DEFAULT_RATIOS`), in the layout of the scenario or in
         any that fits the machine.
@@ -124,13 +131,17 @@ def plan(
 
     Raises what `Scenario.resolve` and `make_plan` raise.
     """
+    if rate is not None and concurrency is not None:
+        raise ValueError("give a concurrency (closed loop) or a rate (open loop), not both")
     asked = scenario_of(scenario)
     policy = get_policy(policy)
-    setting, misses_of, origin, notes = asked.resolve(mode, policy)
+    recorded = read_workload(asked.workload) if asked.workload is not None else None
+    context = recorded.context if recorded else None
+    setting, misses_of, origin, notes = asked.resolve(mode, policy, context)
     aim = Aim(
         asked.prompt,
         asked.output_len,
-        concurrency,
+        concurrency or DEFAULT_CONCURRENCY,
         max_tpot_ms,
         max_miss_rate,
         max_ttft_s,
@@ -140,7 +151,12 @@ def plan(
         range_ratio,
         seed,
         gpu_hour,
+        time_scale=asked.time_scale,
     )
+    if recorded:
+        aim = aim.of_recorded(recorded, rate is not None or concurrency is not None)
+        setting = _with_prefixes(setting, asked, recorded)
+        notes += tuple(notes_on(recorded, setting, aim))
     pairs = None
     if asked.prefill_instances is not None or asked.decode_instances is not None:
         pairs = [(asked.prefill_instances or 1, asked.decode_instances or 1)]
@@ -152,7 +168,10 @@ def plan(
         several(buffers) or DEFAULT_BUFFERS,
         several(ratios) or DEFAULT_RATIOS,
         instances=pairs,
-        other_layouts=asked.in_other_layouts(mode, policy) if any_layout else (),
+        other_layouts=[
+            replace(each, prefix_cache=setting.prefix_cache)
+            for each in (asked.in_other_layouts(mode, policy) if any_layout else ())
+        ],
         other_policies=() if asked.miss_curve or are_facts(asked.trace) else OTHER_POLICIES,
         linked=load_hardware(LINKED, asked.profiles),
         every=candidates,
@@ -171,6 +190,8 @@ def check_config(
     `scenario`: fields of `Scenario`. No finding of severity error: the engine starts with it.
     """
     asked = scenario_of(scenario)
+    if asked.workload is not None:
+        raise ValueError("a configuration is checked for a prompt and an output, not a workload")
     setting, misses_of, _, _ = asked.resolve("hisparse", get_policy("lru"))
     aim = Aim(asked.prompt, asked.output_len, concurrency)
     return config_check.check_config(config, setting, aim, misses_of)
@@ -223,7 +244,9 @@ def serve(
         raise ValueError("give concurrencies (closed loop) or a rate (open loop), not both")
     asked = scenario_of(scenario)
     policy = get_policy(policy)
-    setting, misses_of, origin, notes = asked.resolve("baseline", policy)
+    recorded = read_workload(asked.workload) if asked.workload is not None else None
+    context = recorded.context if recorded else None
+    setting, misses_of, origin, notes = asked.resolve("baseline", policy, context)
     aims = [
         Aim(
             asked.prompt,
@@ -238,9 +261,15 @@ def serve(
             range_ratio,
             seed,
             gpu_hour,
+            time_scale=asked.time_scale,
         )
         for clients in several(concurrencies) or (DEFAULT_CONCURRENCY,)
     ]
+    if recorded:
+        given = rate is not None or bool(concurrencies)
+        aims = [aim.of_recorded(recorded, given) for aim in aims]
+        setting = _with_prefixes(setting, asked, recorded)
+        notes += tuple(notes_on(recorded, setting, aims[0]))
     rows = serve_all(
         setting,
         misses_of,
@@ -273,6 +302,11 @@ def reproduce(
         origin_of(opened),
         table(list(redo(opened, get_policy(policy), progress, engine))),
     )
+
+
+def _with_prefixes(setting: Setting, asked: Scenario, recorded: Recorded) -> Setting:
+    """The setting with a prefix cache, if the blocks of the prompts are known."""
+    return replace(setting, prefix_cache=asked.prefix_cache and recorded.blocks is not None)
 
 
 def _of(origin: Origin, rows: pd.DataFrame) -> pd.DataFrame:

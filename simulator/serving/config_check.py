@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from reprlib import repr as clipped
 from typing import Any
 
@@ -31,6 +32,7 @@ DEFAULTS = {  # of the keys that HiSparse uses; the buffer's is twice the top_k 
 }
 UNUSED = ("algorithm", "backend", "min_sparse_prompt_len", "page_size")  # parsed, without effect
 _MOST_UNKNOWN = 20  # keys that are named
+_MOST_LETTERS = 64  # of a key, when it is compared with those known
 ERROR, WARNING, NOTE = "error", "warning", "note"
 
 
@@ -78,7 +80,7 @@ def read_config(
 
 
 def _keys(given: Mapping[str, Any], engine: Engine) -> Iterator[Finding]:
-    """Notes on keys without effect."""
+    """Notes on keys without effect, warnings where one looks mistyped."""
     for key in UNUSED:
         if key in given:
             yield Finding(NOTE, f"{key}: the engine reads it, HiSparse does not use it")
@@ -89,9 +91,11 @@ def _keys(given: Mapping[str, Any], engine: Engine) -> Iterator[Finding]:
     unknown = sorted(set(given) - set(DEFAULTS) - set(UNUSED))
     known = ", ".join(DEFAULTS)
     for key in unknown[:_MOST_UNKNOWN]:
-        yield Finding(
-            NOTE, f"unknown key {clipped(key)}: the engine ignores it silently; it uses {known}"
-        )
+        said = f"unknown key {clipped(key)}: the engine ignores it silently"
+        if meant := get_close_matches(key[:_MOST_LETTERS], DEFAULTS, 1, 0.8):
+            yield Finding(WARNING, f"{said}; did you mean {meant[0]}?")
+        else:
+            yield Finding(NOTE, f"{said}; it uses {known}")
     if unknown[_MOST_UNKNOWN:]:
         yield Finding(NOTE, f"{len(unknown[_MOST_UNKNOWN:])} more unknown keys")
 

@@ -25,13 +25,13 @@ from hisparse_sim.simulator.serving.costs import SwapIn
 from hisparse_sim.simulator.serving.sweeps import cost_model, page_notes, sizes_of, swap_in_over
 from hisparse_sim.traces import OneTrace
 from hisparse_sim.traces.file.units import TOKEN, plural
-from hisparse_sim.traces.notebook import shown
+from hisparse_sim.traces.notebook import Shown
 
 CURVE_POLICIES = ("lru",)  # the engine's
 
 
-@dataclass(frozen=True, eq=False)
-class Curves:
+@dataclass(frozen=True, eq=False, repr=False)
+class Curves(Shown):
     """Rolling curves: their rows (columns as in docs/metrics.md) and their setting."""
 
     rows: pd.DataFrame
@@ -39,9 +39,9 @@ class Curves:
     swept: Sweep
     swap_in: SwapIn | None  # if the curves are of time
 
-    def _repr_html_(self) -> str:
+    def _shown(self) -> tuple[str, Iterable[str], pd.DataFrame]:
         title = f"Rolling curves over {self.window} steps"
-        return shown(title, [self.origin, *self.swept.notes], self.rows)
+        return title, [self.origin, *self.swept.notes], self.rows
 
     @property
     def origin(self) -> str:

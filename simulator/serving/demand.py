@@ -36,6 +36,16 @@ def profile_of(model: Model) -> Profile:
     return max(known, key=alike)
 
 
+def profile_names() -> tuple[str, ...]:
+    """The names of the synthetic profiles."""
+    return tuple(profiles())
+
+
+def profile_called(name: str) -> Profile:
+    """The profile of this name, or an alias. Raises ValueError, naming those there are."""
+    return get_profile(name)
+
+
 def demand_of(model: Model, context: int) -> Demand:
     """The demand of `model` in requests of `context` tokens."""
     profile = profile_of(model)

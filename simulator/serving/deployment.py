@@ -9,6 +9,7 @@ the same tokens.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import ceil
 
 from hisparse_sim.simulator.serving.engines import NEWEST, Engine
 from hisparse_sim.simulator.serving.hardware import Hardware
@@ -76,6 +77,7 @@ class Deployment:
     host_reserve_bytes: int = 10_000_000_000  # of the node's host memory, not for pools
     engine: Engine = NEWEST
     max_total_tokens: int | None = None  # --max-total-tokens: the most that a pool may have
+    draft_layers: int = 0  # of speculative decoding: their KV is on the GPU, too
 
     def __post_init__(self) -> None:
         if not 0 < self.mem_fraction_static < 1:
@@ -177,10 +179,14 @@ class Deployment:
         """Raise ValueError with the figures if the weights leave no memory for KV."""
         if self.device_pool_bytes <= 0:
             free = self.hardware.gpu_bytes - self.hardware.runtime_bytes
+            share = ceil(100 * self.weight_bytes / free) / 100
+            way_out = "; no share is enough: take a layout of more GPUs or other weights"
+            if share < 1:
+                way_out = f"; a mem_fraction_static above {share:.2f} leaves room for KV"
             raise ValueError(
                 f"{self.model.name} does not fit: weights take {self.weight_bytes / 1e9:.1f} GB a"
                 f" GPU, {self.mem_fraction_static:g} of {free / 1e9:.1f} GB is"
-                f" {free * self.mem_fraction_static / 1e9:.1f} GB"
+                f" {free * self.mem_fraction_static / 1e9:.1f} GB{way_out}"
             )
 
     def baseline_tokens(self, disaggregated: bool = False) -> int:
@@ -193,6 +199,7 @@ class Deployment:
             self.engine,
             disaggregated=disaggregated,
             most=self.max_total_tokens,
+            draft_layers=self.draft_layers,
         )
 
     def pool_tokens(self, ratio: int) -> int:
@@ -205,6 +212,7 @@ class Deployment:
             self.device_pool_bytes,
             self.engine,
             most=self.max_total_tokens,
+            draft_layers=self.draft_layers,
         )
 
     def unbudgeted_bytes(self, ratio: int) -> int:
@@ -214,7 +222,12 @@ class Deployment:
         )
 
     def capacity(
-        self, ratio: int, device_buffer_size: int, tokens: int, output: int = 0
+        self,
+        ratio: int,
+        device_buffer_size: int,
+        tokens: int,
+        output: int = 0,
+        scratch_tokens: int = 0,
     ) -> Capacity:
         """Requests of `tokens`, `output` of them generated, that one rank decodes together."""
         self.check_weights()
@@ -229,6 +242,8 @@ class Deployment:
             output=output,
             engine=self.engine,
             most=self.max_total_tokens,
+            draft_layers=self.draft_layers,
+            scratch_tokens=scratch_tokens,
         )
         extra = self.unbudgeted_bytes(ratio)
         if extra > self.reserve_bytes:

@@ -1,8 +1,10 @@
-"""Releases of the engine, and their differences in memory, admission and swap-in.
+"""Releases of the engines: whose rules a replay follows, and what differs in memory, admission and
+swap-in.
 
 A release is the oldest one with all earlier changes applied. Each change names its release, its
 pull request if known, and a place in the wheel of that release (below sglang/srt). All were read in
-the source, none was run. Post releases behave like their base.
+the source, none was run. Post releases behave like their base. Of vLLM the rules of replay are
+known (`simulator/replay/modes/vllm.py`), its memory and admission are not.
 """
 
 from __future__ import annotations
@@ -24,6 +26,8 @@ class Engine:
     """The behaviour of one release; the defaults are those of SGLang 0.5.12."""
 
     name: str
+    rules: str = "sglang"  # of a replay, a name in `simulator.replay.modes.RULES`
+    memory: bool = True  # whether memory and admission are modelled
     budgets_every_key: bool = False
     budgets_fp8_as_stored: bool = False
     baseline_keys: str = ALL_LAYERS
@@ -32,6 +36,7 @@ class Engine:
     reads_block_size: bool = False
     admits_with_page: bool = False
     promises_whole_outputs: bool = False
+    drafts: bool = False
 
     def baseline_key_layers(self, layers: int, full_layers: int, disaggregated: bool) -> int:
         """Layers that keep indexer keys without HiSparse; with it all of them do."""
@@ -119,7 +124,18 @@ CHANGES = (
         " scheduler's estimate",
         "managers/schedule_policy.py, _get_running_request_total_token_offset",
     ),
+    Change(
+        "drafts",
+        "0.5.22",
+        True,
+        "HiSparse runs with speculative decoding, linear drafts of 2 to 4 rows: a step fetches what"
+        " any of its queries misses, once",
+        "arg_groups/hisparse_hook.py, validate_hisparse; managers/hisparse_coordinator.py,"
+        " HiSparseSpecSwapManager",
+    ),
 )
+VLLM = Engine("vllm-0.33", rules="vllm", memory=False, plans_shared_misses=True, drafts=True)
+VLLM_SOURCE = "v1/hisparse/runtime.py and coordinator.py of the vllm 0.33.0 wheel"
 
 
 def _at(release: str) -> Engine:
@@ -130,17 +146,24 @@ def _at(release: str) -> Engine:
     return replace(Engine(f"sglang-{release}"), **facts)
 
 
-ENGINES = {engine.name: engine for engine in map(_at, RELEASES)}
+SGLANG = {engine.name: engine for engine in map(_at, RELEASES)}
+ENGINES = {**SGLANG, VLLM.name: VLLM}
 NEWEST = ENGINES[f"sglang-{RELEASES[-1]}"]
+KNOWN = f"{next(iter(SGLANG))} to {NEWEST.name}"
 
 
-def load_engine(name: str) -> Engine:
+def load_engine(name: str, *, memory: bool = False) -> Engine:
     """The engine called `name`, such as sglang-0.5.23; a post release stands for its base.
 
-    Raises ValueError naming the known ones.
+    Raises ValueError naming the known ones, or for one whose memory is not modelled where
+    `memory` is needed.
     """
     found = ENGINES.get(re.sub(r"\.?post\d+$", "", name.casefold()))
     if found is None:
-        known = f"{next(iter(ENGINES))} to {NEWEST.name}"
-        raise ValueError(f"unknown engine {name!r}; known: {known}")
+        raise ValueError(f"unknown engine {name!r}; known: {KNOWN} and {VLLM.name}")
+    if memory and not found.memory:
+        raise ValueError(
+            f"memory and admission of {found.name} are not modelled, only its replay: choose an"
+            f" engine from {KNOWN}, or sweep without ratios"
+        )
     return found

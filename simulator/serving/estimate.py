@@ -28,28 +28,38 @@ def estimate(setting: Setting, aim: Aim) -> Estimate:
     """The estimate for a setting at a load."""
     if setting.mode != "baseline":
         found = setting.deployment.capacity(
-            setting.ratio, setting.device_buffer_size, aim.prompt + aim.output, aim.output
+            setting.ratio,
+            setting.device_buffer_size,
+            aim.prompt + aim.output,
+            aim.output,
+            setting.scratch_tokens,
         )
         if found.requests == 0:
             return Estimate(0, found.limit, reason=found.reason)
     length = setting.pool.length(aim.prompt, aim.output)
     share = (1 + aim.range_ratio) / 2
     prompt, output = round(aim.prompt * share), max(round(length.output * share), 1)
+    if aim.drawn is not None:
+        prompt, output = map(round, aim.drawn.mean)
     resident, limit = setting.resident(prompt, output)
     if resident == 0 or length.output == 0:
         return Estimate(0, "length", reason=length.reason)
-    rates = _Rates(setting, prompt, output, alike=aim.range_ratio == 1 and aim.rate_per_s is None)
+    rates = _Rates(setting, prompt, output, alike=_alike(aim))
     batch, rate = rates.held(resident)
     ranks = setting.ranks * setting.instances
     wanted = -(-aim.concurrency // ranks)
-    if aim.rate_per_s is not None:
-        asked = aim.rate_per_s * output
+    if (sent := aim.sent_per_s) is not None:
+        asked = sent * output
         wanted = next((n for n in range(1, batch + 1) if rates.tokens_per_s(n) >= asked), batch + 1)
         rate = min(rate, asked)
     if wanted <= batch:
         batch, limit = wanted, "load"
         rate = min(rate, rates.tokens_per_s(batch))
     return Estimate(resident, limit, batch, rate, rates.tpot_ms(batch))
+
+
+def _alike(aim: Aim) -> bool:
+    return aim.range_ratio == 1 and not aim.open_loop and aim.recorded is None
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,7 @@ from hisparse_sim.simulator.serving.admission import (
     logical_used,
     make_room,
     mean_context,
+    missing_context,
     plan_chunks,
     push,
     reserve,
@@ -206,6 +207,8 @@ def finish_chunks(state: State, r: int) -> None:
         tokens = request.planned - request.prefilled
         if tokens == 0:
             continue
+        if rank.role == PREFILL and request.prefilled == request.cached:
+            tokens = request.planned  # what the prefix cache holds is sent, too
         request.prefilled = request.planned
         whole = request.prefilled == request.prompt + request.generated
         if rank.role == PREFILL:
@@ -326,7 +329,8 @@ def prefill_step_us(state: State, tables: StepTables, i: int) -> float:
         if not chunks and rank.running > 0:
             context = mean_context(rank)
             attention = decode_us(tables, rank.running, context)
-            attention += wait_us(tables, rank.running, context, attention)
+            missing = missing_context(state, r, 0.0)
+            attention += wait_us(tables, rank.running, missing, attention)
             tokens += rank.running
         slowest = max(slowest, attention)
     return slowest + line(tables.prompt, tables.prompt_rest, tokens / instance.ranks)
@@ -356,7 +360,7 @@ def plan_decode(
         if rank.running > 0:
             context = mean_context(rank) + count / 2
             a = decode_us(tables, rank.running, context)
-            w = wait_us(tables, rank.running, context, a + rest)
+            w = wait_us(tables, rank.running, missing_context(state, r, count / 2), a + rest)
             if a + w > slowest:
                 slowest, attention, wait = a + w, a, w
     instance.steps = count

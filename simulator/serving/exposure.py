@@ -45,6 +45,7 @@ class Exposure:
     device_buffer_size: int
     replayed: LayerMisses | None
     swap_in: SwapIn
+    accepted: float = 1.0  # tokens a step yields; `replayed` are the misses of all of its rows
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
@@ -88,7 +89,8 @@ class Exposure:
         return outside / (1 - self.device_buffer_size / self.replayed.context)
 
     def waits_us(self, requests: int, context: Floats, attention_us: Floats) -> Floats:
-        """[c] copying time of a decode step of a rank that no compute of other layers hides.
+        """[c] copying time of a decode step of a rank that no compute of other layers hides, for
+        each token that it yields.
 
         `requests` decode on the rank at a mean `context` [c], all longer than the buffer;
         `attention_us` [c] is the attention of the step, all layers together.
@@ -103,8 +105,9 @@ class Exposure:
             self.replayed.largest_of(requests) * factor,
         )
         if self.mode == "overlap":
-            waits = np.maximum(waits - attention_us[:, None] / layers, 0.0)
-        return layers * self.replayed.over_layers(waits)
+            step_us = self.accepted * attention_us
+            waits = np.maximum(waits - step_us[:, None] / layers, 0.0)
+        return layers * self.replayed.over_layers(waits) / self.accepted
 
     def step_us(
         self, requests: int, context: float, compute_us: float, attention_us: float

@@ -19,6 +19,8 @@ def hisparse_config(setting: Setting) -> dict[str, int]:
 def launch_flags(setting: Setting) -> str:
     """The flags that start SGLang with this setting; if disaggregated, a decode instance."""
     flags = _common(setting)
+    if setting.disaggregated or not setting.reuses_prefixes:
+        flags.append("--disable-radix-cache")
     if setting.disaggregated:
         flags.append("--disaggregation-mode decode")
     if setting.mode != "baseline":
@@ -29,7 +31,8 @@ def launch_flags(setting: Setting) -> str:
 
 def prefill_flags(setting: Setting) -> str:
     """The flags of a prefill instance, which does not use HiSparse."""
-    return " ".join([*_common(setting), "--disaggregation-mode prefill"])
+    radix = [] if setting.reuses_prefixes else ["--disable-radix-cache"]
+    return " ".join([*_common(setting), *radix, "--disaggregation-mode prefill"])
 
 
 def _common(setting: Setting) -> list[str]:
@@ -44,11 +47,16 @@ def _common(setting: Setting) -> list[str]:
         f"--kv-cache-dtype {dtype}",
         f"--mem-fraction-static {deployment.mem_fraction_static:g}",
     ]
+    if setting.speculation:
+        rows = setting.speculation.draft_tokens
+        flags.append(
+            f"--speculative-algorithm EAGLE --speculative-num-steps {rows - 1}"
+            f" --speculative-eagle-topk 1 --speculative-num-draft-tokens {rows}"
+        )
     if deployment.max_total_tokens is not None:
         flags.append(f"--max-total-tokens {deployment.max_total_tokens}")
     return [
         *flags,
         f"--max-running-requests {setting.max_running_requests}",
         f"--chunked-prefill-size {setting.chunked_prefill_size}",
-        "--disable-radix-cache",
     ]

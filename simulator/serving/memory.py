@@ -44,14 +44,17 @@ def device_pool_tokens(
     engine: Engine = NEWEST,
     *,
     most: int | None = None,
+    draft_layers: int = 0,
 ) -> int:
     """P: tokens in the device pool under HiSparse, as the engine sizes it for `pool_bytes`.
 
-    `most`: --max-total-tokens, which can only lower it.
+    `most`: --max-total-tokens, which can only lower it. `draft_layers`: of speculative decoding,
+    whose entries and keys stay on the GPU for all P * R tokens.
     """
     keys = model.indexer_key_bytes * (ratio if engine.budgets_every_key else 1)
     entry = _budgeted_entry_bytes(model, kv_dtype, engine)
-    return _whole_pages(pool_bytes, model.layers * (entry + keys), most)
+    drafts = draft_layers * (entry * ratio + keys)
+    return _whole_pages(pool_bytes, model.layers * (entry + keys) + drafts, most)
 
 
 def baseline_pool_tokens(
@@ -62,11 +65,13 @@ def baseline_pool_tokens(
     *,
     disaggregated: bool = False,
     most: int | None = None,
+    draft_layers: int = 0,
 ) -> int:
     """Tokens that the same bytes hold without HiSparse: every entry and key on the GPU."""
     entry = _budgeted_entry_bytes(model, kv_dtype, engine)
     keys = _baseline_key_bytes(model, engine, disaggregated)
-    return _whole_pages(pool_bytes, model.layers * entry + keys, most)
+    drafts = draft_layers * (entry + model.indexer_key_bytes)
+    return _whole_pages(pool_bytes, model.layers * entry + keys + drafts, most)
 
 
 def _baseline_key_bytes(model: Model, engine: Engine, disaggregated: bool) -> int:
@@ -92,11 +97,14 @@ def host_pool_bytes(pool_tokens: int, ratio: int, layers: int, entry_bytes: int)
     return (pool_tokens * ratio + PAGE_TOKENS) * layers * entry_bytes
 
 
-def device_tokens(tokens: int, device_buffer_size: int) -> int:
+def device_tokens(tokens: int, device_buffer_size: int, scratch_tokens: int = 0) -> int:
     """Device tokens of a decoding request: B and the reserved page; for a short one, its pages.
 
-    The reserved page comes with the last page of the buffer, not only beyond B.
+    The reserved page comes with the last page of the buffer, not only beyond B. With the scratch of
+    speculative decoding all of that is held from the start.
     """
+    if scratch_tokens > 0:
+        return device_buffer_size + PAGE_TOKENS + scratch_tokens
     held = pages(tokens)
     return held if held < device_buffer_size else device_buffer_size + PAGE_TOKENS
 
@@ -198,6 +206,8 @@ def capacity(
     output: int = 0,
     engine: Engine = NEWEST,
     most: int | None = None,
+    draft_layers: int = 0,
+    scratch_tokens: int = 0,
 ) -> Capacity:
     """Requests of `tokens` that decode together on one GPU under HiSparse.
 
@@ -205,8 +215,9 @@ def capacity(
     engine cuts (see lengths.py) makes the request shorter. `device_pool_bytes` is what the engine
     has left for KV on the GPU and `host_bytes` the host memory of this GPU's rank. Every request
     counts at its full length, so none is retracted. The whole host pool is pinned at start: if it
-    does not fit, the engine does not start and no request runs. `most`: --max-total-tokens. Raises
-    ValueError for arguments that the engine refuses.
+    does not fit, the engine does not start and no request runs. `most`: --max-total-tokens.
+    `draft_layers`, `scratch_tokens`: of speculative decoding, see speculation.py. Raises ValueError
+    for arguments that the engine refuses.
     """
     check_buffer(model, device_buffer_size)
     for name, value in (("ratio", ratio), ("tokens", tokens)):
@@ -219,13 +230,21 @@ def capacity(
     entry = model.entry_bytes(kv_dtype)
 
     def pool_at(any_ratio: int) -> int:
-        return device_pool_tokens(model, kv_dtype, any_ratio, device_pool_bytes, engine, most=most)
+        return device_pool_tokens(
+            model,
+            kv_dtype,
+            any_ratio,
+            device_pool_bytes,
+            engine,
+            most=most,
+            draft_layers=draft_layers,
+        )
 
     pool = pool_at(ratio)
     logical = pool * ratio
     length = check_length(tokens - output, output, pool, model.context)
     tokens = tokens - output + length.output
-    per_request = device_tokens(tokens, device_buffer_size)
+    per_request = device_tokens(tokens, device_buffer_size, scratch_tokens)
     pinned = host_pool_bytes(pool, ratio, model.layers, entry)
     by_device, by_keys = pool // per_request, logical // pages(tokens)
     if output > length.output == 0 or length.outcome == REFUSED:

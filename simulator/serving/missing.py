@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
@@ -59,9 +60,14 @@ class LayerMisses:
         """[layers] mean of the largest of `requests` independent draws of a step's misses."""
         grid = np.linspace(0, 1, QUANTILES)
         share = np.diff(grid**requests)
+        return self._middles @ share
+
+    @cached_property
+    def _middles(self) -> npt.NDArray[np.float64]:
+        """[layers, QUANTILES - 1] between the quantiles."""
         values = np.asarray(self.spread)
         middles: npt.NDArray[np.float64] = (values[:, 1:] + values[:, :-1]) / 2
-        return middles @ share
+        return middles
 
     def times(self, factor: float) -> LayerMisses:
         """All misses multiplied."""

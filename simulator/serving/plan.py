@@ -25,6 +25,7 @@ from hisparse_sim.simulator.serving.missing import MissesOf
 from hisparse_sim.simulator.serving.prediction import Setting
 from hisparse_sim.simulator.serving.worth import (
     break_even,
+    host_sensitivity,
     miss_sensitivity,
     over_link,
     policy_value,
@@ -54,6 +55,7 @@ class Plan:
     smallest_buffer: int | None = None  # that meets the targets
     break_even: int | None = None  # of the best
     sensitivity: pd.DataFrame = field(default_factory=pd.DataFrame)  # of the best: misses scaled
+    host: pd.DataFrame = field(default_factory=pd.DataFrame)  # of the best: other rates of the host
     flags: str = ""  # of the best, or without HiSparse where that is better
     prefill_flags: str = ""  # of the instances that prefill for others, if any do
     policies: pd.DataFrame = field(default_factory=pd.DataFrame)  # the best, other policies' misses
@@ -75,6 +77,7 @@ class Plan:
             "baseline": dict(self.baseline),
             "smallest_buffer": self.smallest_buffer,
             "sensitivity": self.sensitivity.to_dict("records"),
+            "host": self.host.to_dict("records"),
             "policies": self.policies.to_dict("records"),
             "linked": dict(self.linked or {}),
             "candidates": self.rows(every).to_dict("records"),
@@ -156,7 +159,7 @@ def make_plan(
     best = {str(name): value for name, value in table.loc[[place]].to_dict("records")[0].items()}
     gain = _gain(best, base)
     worth_it = gain is None or gain >= 1 or not base["meets"]
-    crossing = None if aim.rate_per_s is not None else break_even(chosen, aim)
+    crossing = None if aim.open_loop else break_even(chosen, aim)
     table.loc[place, "break_even"] = crossing
     best |= {
         "break_even": crossing,
@@ -167,9 +170,11 @@ def make_plan(
     return replace(
         plan,
         best=best,
+        pareto=_pareto(table),
         reasons=tuple(_reasons(found, place, base)),
         break_even=crossing,
         sensitivity=miss_sensitivity(chosen, aim),
+        host=host_sensitivity(chosen, aim),
         flags=best["flags"],
         prefill_flags=prefill_flags(chosen) if chosen.disaggregated else "",
         policies=policy_value(chosen, aim, misses_of, dict.fromkeys((policy, *other_policies))),

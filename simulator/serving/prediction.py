@@ -26,6 +26,7 @@ from hisparse_sim.simulator.serving.memory import (
 from hisparse_sim.simulator.serving.missing import LayerMisses
 from hisparse_sim.simulator.serving.profiles import ProfileError
 from hisparse_sim.simulator.serving.served import Server
+from hisparse_sim.simulator.serving.speculation import Speculation
 from hisparse_sim.simulator.serving.steptimes import StepTimes
 from hisparse_sim.simulator.serving.transfer import TRANSFER_GB_S
 
@@ -71,12 +72,19 @@ class Setting:
     ignore_eos: bool = True  # requests of a fixed length: another admission, see admission.py
     kernel: str = "sglang"  # swap-in kernel: the engine's, or "native" for ours
     profiles: str | Path | None = None  # the user's file, for links
+    speculation: Speculation | None = None
+    prefix_cache: bool = False  # for prompts with known blocks, where the engine allows it
     host_gb_s: float | None = None  # what all GPUs of one host copy together; None: the link's
     no_steps: str = "no step times"  # why there are none
 
     def __post_init__(self) -> None:
         if self.mode != "baseline":
-            check_buffer(self.deployment.model, self.device_buffer_size)
+            model = self.deployment.model
+            check_buffer(model, self.device_buffer_size)
+            if self.speculation:
+                self.speculation.check(self.deployment.engine, model.top_k)
+        if self.speculation and self.mode == "prefetch":
+            raise ValueError("mode prefetch: the engine does not prefetch where it speculates")
         if self.misses and self.misses.device_buffer_size != self.device_buffer_size:
             raise ValueError(
                 f"the misses were replayed with a buffer of {self.misses.device_buffer_size}, not"
@@ -99,6 +107,11 @@ class Setting:
         prefill = self.prefill_instances if self.disaggregated else 0
         return self.deployment.layout.gpus * (self.instances + prefill)
 
+    @property
+    def reuses_prefixes(self) -> bool:
+        """Whether ranks that prefill have a prefix cache: HiSparse forbids it, see prefixes.py."""
+        return self.prefix_cache and (self.disaggregated or self.mode == "baseline")
+
     @cached_property
     def pool(self) -> Pool:
         """Pool of one rank; ValueError if the engine does not start with it."""
@@ -117,27 +130,45 @@ class Setting:
             device_buffer_size,
             self.deployment.model.context,
             self.conservativeness,
-            self.ignore_eos,
+            # With a prefix cache the engine admits by its estimate: schedule_policy.py, add_one_req
+            self.ignore_eos and (self.disaggregated or not self.reuses_prefixes),
             self.deployment.engine,
+            self.scratch_tokens if device_buffer_size else 0,
         )
 
     @property
+    def scratch_tokens(self) -> int:
+        """Device tokens of a request beside its hot buffer."""
+        if self.speculation is None or self.mode == "baseline":
+            return 0
+        top_k = self.deployment.model.top_k
+        return self.speculation.scratch_tokens(top_k, self.device_buffer_size)
+
+    @cached_property
     def known_steps(self) -> StepTimes:
-        """The step times; ProfileError where a rate is asked for that needs them."""
+        """The step times, of decode for each token that a step yields; ProfileError where a rate is
+        asked for that needs them."""
         if self.steps is None:
             raise ProfileError(self.no_steps)
-        return self.steps
+        if self.speculation is None:
+            return self.steps
+        rows, accepted = self.speculation.draft_tokens, self.speculation.acceptance_length
+        return self.steps.verifying(rows, accepted, self.deployment.model.layers)
 
     @cached_property
     def exposure(self) -> Exposure:
+        misses = self.misses
+        if misses and self.speculation:
+            misses = misses.times(self.speculation.misses_times)
         return Exposure(
             self.mode,
             self.deployment.model,
             self.device_buffer_size,
-            self.misses,
+            misses,
             swap_in_on(
                 self.link, self.kernel, self.device_buffer_size, self.deployment.entry_bytes
             ),
+            self.speculation.acceptance_length if self.speculation else 1.0,
         )
 
     @cached_property
@@ -167,6 +198,7 @@ class Setting:
             *self.deployment.assumptions(),
             f"host link: {link.name}, {link.bulk_gb_s:,.0f} GB/s a GPU with {pulling} at once",
             steps,
+            *([str(self.speculation)] if self.speculation else []),
         )
 
     def server(self) -> Server:
@@ -188,6 +220,7 @@ class Setting:
             transfer_bytes_per_s=self.transfer_gb_s * 1e9,
             transfer_token_bytes=full_kv_bytes(model, self.deployment.kv_dtype, PAGE_TOKENS)
             // PAGE_TOKENS,
+            prefix_cache=self.reuses_prefixes,
         )
 
     def resident(self, prompt: int, output: int) -> tuple[int, str]:
@@ -207,7 +240,7 @@ class Setting:
             each = mean + TRANSFER_RESERVE_TOKENS
             found["device pool"] = pool.device_tokens // each
             if pool.hierarchical:
-                held = pool.device_buffer_size + PAGE_TOKENS
+                held = pool.device_buffer_size + PAGE_TOKENS + pool.scratch_tokens
                 found["device pool"] = pool.device_tokens // held
                 found["indexer keys"] = pool.logical_tokens // each
         else:
@@ -240,7 +273,7 @@ class Setting:
             if pool.ignore_eos:
                 room = max(min(room, pool.device_tokens // pages(prompt + output)), 1)
             return {"device pool": room}
-        held = device_tokens(prompt + output, pool.device_buffer_size)
+        held = device_tokens(prompt + output, pool.device_buffer_size, pool.scratch_tokens)
         return {
             "prefill headroom": beside(pool.device_tokens, held + promise),
             "indexer keys": beside(pool.logical_tokens, mean + promise),

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
-from typing import Any
+from math import nan
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,6 +27,7 @@ from hisparse_sim.simulator.serving.models import Model, load_model
 from hisparse_sim.simulator.serving.prediction import Setting, swap_in_on
 from hisparse_sim.simulator.serving.published import read_published
 from hisparse_sim.simulator.serving.served import Served, serve
+from hisparse_sim.simulator.serving.speculation import Speculation
 from hisparse_sim.simulator.serving.step_source import steps_for
 from hisparse_sim.simulator.serving.steptimes import LAYOUTS
 from hisparse_sim.simulator.serving.workload import Workload
@@ -36,26 +38,37 @@ THEN = "sglang-0.5.16"  # most figures were published before 0.5.17 counted all 
 ENOUGH = 8  # prefill nodes, enough to keep decode busy in every figure
 
 
-def memory_figure(entry: Mapping[str, Any]) -> tuple[float, str]:
-    """Return a figure of memory, and how it was obtained."""
+class Answer(NamedTuple):
+    """What the models give for a figure."""
+
+    ours: float
+    how: str
+    host_low: float = nan  # with the lowest rate that the host may give all its GPUs together
+    host_high: float = nan  # and with the highest
+
+
+def memory_figure(entry: Mapping[str, Any]) -> Answer:
+    """Return a figure of memory."""
     model = load_model(entry.get("model", "glm-5.1"))
     formula = entry["formula"]
     if formula == "request_gb":
         held = full_kv_bytes(model, "bf16", entry["tokens"])
-        return held / 1e9, "KV entries and keys of all layers"
+        return Answer(held / 1e9, "KV entries and keys of all layers")
     if formula == "hot_buffer_gb":
-        return hot_buffer_bytes(model, "bf16", entry["buffer"]) / 1e9, "KV entries of B + 64 slots"
+        held = hot_buffer_bytes(model, "bf16", entry["buffer"])
+        return Answer(held / 1e9, "KV entries of B + 64 slots")
     if formula == "weights_gb":
         weights = rank_weight_bytes(model, LAYOUTS[entry["layout"]])
-        return weights / 1e9, "from the config's dimensions"
+        return Answer(weights / 1e9, "from the config's dimensions")
     if formula == "requests_in":
         pool = round(entry["pool_gb"] * 1e9)
         tokens = baseline_pool_tokens(model, "bf16", pool)
-        return float(tokens // entry["tokens"]), "pool tokens over request tokens"
+        return Answer(float(tokens // entry["tokens"]), "pool tokens over request tokens")
     # rule_of_thumb: host memory over the KV entries of a pool that does not shrink with the ratio.
     pool = baseline_pool_tokens(model, "bf16", 30 * GIB)
     held = 8 * pool * model.layers * model.entry_bytes("bf16")
-    return entry["host_tb"] * 1e12 / held, "host memory over the KV entries of 8 pools of 32.2 GB"
+    how = "host memory over the KV entries of 8 pools of 32.2 GB"
+    return Answer(entry["host_tb"] * 1e12 / held, how)
 
 
 class Runs:
@@ -67,7 +80,7 @@ class Runs:
         self.engine = engine  # None: that of each figure
         self._trace = trace
         self._replay = cache(lambda trace, size: layer_misses(trace, policy, size))
-        self._rates: dict[tuple[Any, ...], tuple[float, str]] = {}
+        self._rates: dict[tuple[Any, ...], Answer] = {}
 
     def misses(self, model: Model, size: int, context: int) -> LayerMisses:
         trace = self._trace or demand_beyond(model, context, size)
@@ -79,39 +92,42 @@ class Runs:
         hardware = load_hardware(entry.get("hardware", "h200"))
         layout = entry.get("layout", "dp8-tp8")
         pool = round(pool_gib * GIB) if pool_gib else None
+        kv_dtype = entry.get("kv_dtype", "bf16")
         deployment = Deployment(
             model,
             hardware,
             LAYOUTS[layout],
+            kv_dtype,
             pool_bytes=pool,
+            draft_layers=int("draft_tokens" in entry),
             engine=load_engine(self.engine or entry.get("engine", THEN)),
         )
         size = entry.get("buffer", 4096)
         return Setting(
             deployment,
-            steps_for(model, hardware, layout, "bf16"),
+            steps_for(model, hardware, layout, kv_dtype),
             mode,
             size,
             entry.get("ratio", 8),
             self.misses(model, size, _context(entry)) if mode != "baseline" else None,
             disaggregated=entry.get("disaggregated", False),
+            chunked_prefill_size=entry.get("chunked_prefill_size", 65_536),
+            max_running_requests=entry.get("max_running_requests", 480),
+            speculation=(
+                Speculation(entry["draft_tokens"], entry["acceptance_length"])
+                if "draft_tokens" in entry
+                else None
+            ),
         )
 
-    # B and ratio are the same in all entries that share a workload.
-    def tokens_per_s(
-        self, entry: Mapping[str, Any], mode: str, pool_gib: float | None
-    ) -> tuple[float, str]:
-        workload = Workload(
-            entry.get("prompt", 32_768),
-            entry.get("output", 8192),
-            entry["requests"],
-            concurrency=entry["concurrency"],
-            range_ratio=entry.get("range_ratio", 1.0),
-        )
-        key = (workload, mode, pool_gib, entry.get("engine"))
+    def tokens_per_s(self, entry: Mapping[str, Any], mode: str, pool_gib: float | None) -> Answer:
+        workload = load_of(entry)
+        said = ("model", "hardware", "layout", "kv_dtype", "buffer", "ratio", "engine", *_LIMITS)
+        key = (workload, mode, pool_gib, *(entry.get(name) for name in said))
         if key not in self._rates:
             setting = self.setting(entry, mode, pool_gib)
             served = serve(setting.server(), workload)
+            low = high = nan
             how = f"{served.running:.0f} of {workload.concurrency} decode"
             if len(served.finished):
                 shares = served.times
@@ -125,27 +141,36 @@ class Runs:
                         serve(replace(setting, host_gb_s=bound).server(), workload)
                         for bound in bounds
                     ]
+                    low, high = (rate.output_tokens_per_s for rate in rates)
                     how += (
-                        f"; with {bounds[0]:.0f} GB/s from the host"
-                        f" {rates[0].output_tokens_per_s:,.0f}, with {bounds[1]:.0f}"
-                        f" {rates[1].output_tokens_per_s:,.0f} tokens/s"
+                        f"; the host gives {setting.link.bulk_gb_s * pulling(setting):.0f} GB/s as"
+                        f" measured; with {bounds[0]:.0f} {low:,.0f}, with {bounds[1]:.0f}"
+                        f" {high:,.0f} tokens/s"
                     )
             else:
                 longest = min(setting.pool.device_tokens, setting.deployment.model.context) - 1
                 how = f"every request refused: the longest is {longest:,} tokens"
-            self._rates[key] = served.output_tokens_per_s, how
+            self._rates[key] = Answer(served.output_tokens_per_s, how, low, high)
         return self._rates[key]
 
-    def serving(self, entry: Mapping[str, Any]) -> tuple[float, str]:
+    def serving(self, entry: Mapping[str, Any]) -> Answer:
         pool = entry.get("pool_gib")
-        ours, how = self.tokens_per_s(entry, entry["mode"], pool)
-        if "against" in entry:
-            other, _ = self.tokens_per_s(entry, entry["against"], pool)
-            how = f"{ours:,.0f} over {other:,.0f} tokens/s; {how}"
-            ours = ours / other if other else float("nan")
-        return ours, how
+        found = self.tokens_per_s(entry, entry["mode"], pool)
+        if "against" not in entry:
+            return found
+        other = self.tokens_per_s(entry, entry["against"], pool).ours or nan
+        how = f"{found.ours:,.0f} over {other:,.0f} tokens/s; {found.how}"
+        return Answer(found.ours / other, how, found.host_low / other, found.host_high / other)
 
-    def steps(self, entry: Mapping[str, Any]) -> tuple[float, str]:
+    def step(self, entry: Mapping[str, Any]) -> Answer:
+        """A decode step in ms, without HiSparse, of a batch over all ranks."""
+        setting = self.setting(entry, "baseline", None)
+        each = -(-entry["batch"] // setting.ranks)
+        context = entry["prompt"] + entry["output"] / 2
+        how = f"{each} on each of {setting.ranks} rank{'s' * (setting.ranks > 1)}"
+        return Answer(setting.step_us(each, context) / 1000, f"{how} at {context:,.0f} tokens")
+
+    def steps(self, entry: Mapping[str, Any]) -> Answer:
         """Tokens/s of steps that take what the measured baseline takes and our swap-in."""
         base = read_published()["measured_baseline"]
         model = load_model("glm-5.1")
@@ -163,9 +188,9 @@ class Runs:
             compute += slope * (batch - running[-1])
         wait = exposure.step_us(batch, base["context"], 0.0, 0.0) / 1000
         how = f"measured baseline {compute:.1f} ms, swap-in {wait:.1f} ms"
-        return 1000 * batch / (compute + wait), how
+        return Answer(1000 * batch / (compute + wait), how)
 
-    def decode(self, entry: Mapping[str, Any]) -> tuple[float, str]:
+    def decode(self, entry: Mapping[str, Any]) -> Answer:
         """The gain of decode alone, with as many requests as fit."""
         prompt, output = entry["prompt"], entry["output"]
         rates, batches = [], []
@@ -178,9 +203,9 @@ class Runs:
             f"{rates[0]:,.0f} over {rates[1]:,.0f} tokens/s with {batches[0]} and {batches[1]}"
             " requests a GPU, decode only"
         )
-        return rates[0] / rates[1] if rates[1] else float("nan"), how
+        return Answer(rates[0] / rates[1] if rates[1] else nan, how)
 
-    def end_to_end(self, entry: Mapping[str, Any]) -> tuple[float, str]:
+    def end_to_end(self, entry: Mapping[str, Any]) -> Answer:
         """Return the gain of the whole deployment, with one instance that prefills the prompts."""
         load = Workload(
             entry["prompt"],
@@ -209,7 +234,31 @@ class Runs:
                     f" {entry['tokens_per_s']:,} take"
                     f" {entry['tokens_per_s'] / entry['output'] * entry['prompt']:,.0f}"
                 )
-        return gains[0], "; ".join(said)
+        return Answer(gains[0], "; ".join(said))
+
+
+_LIMITS = (
+    "chunked_prefill_size",
+    "max_running_requests",
+    "draft_tokens",
+    "acceptance_length",
+)
+
+
+def load_of(entry: Mapping[str, Any]) -> Workload:
+    """Return the requests of a figure of serving."""
+    return Workload(
+        entry.get("prompt", 32_768),
+        entry.get("output", 8192),
+        entry["requests"],
+        concurrency=entry["concurrency"],
+        range_ratio=entry.get("range_ratio", 1.0),
+    )
+
+
+def pulling(setting: Setting) -> int:
+    """Return the GPUs that share a host."""
+    return setting.deployment.pulling_gpus
 
 
 def _context(entry: Mapping[str, Any]) -> int:

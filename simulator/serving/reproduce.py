@@ -6,7 +6,8 @@ The figures and their scenarios are data (profiles/published.toml). No model rea
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import nan
 from typing import Any
 
 import pandas as pd
@@ -15,11 +16,14 @@ from hisparse_sim.policies import Policy
 from hisparse_sim.simulator.serving.engines import NEWEST
 from hisparse_sim.simulator.serving.missing import Origin
 from hisparse_sim.simulator.serving.published import read_published
+from hisparse_sim.simulator.serving.published_causes import FAR, causes
 from hisparse_sim.simulator.serving.published_runs import THEN, Runs, memory_figure
 from hisparse_sim.traces import Trace
 from hisparse_sim.traces.file.units import refuse_blocks
 
 Progress = Callable[[str], None]
+SHAPED, OUT = "shaped", "out of sample"
+COMPARED = "compared with only"
 CURVE = (8, 16, 32, 64, 128, 256)  # concurrencies of the figure
 
 
@@ -34,6 +38,11 @@ class Reproduced:
     how: str
     gap: str
     source: str
+    shaped: str = ""  # the choice in the model that the figure shaped; empty: out of sample
+    entered: str = ""  # why one out of sample is so
+    host_low: float = nan  # ours with the lowest and the highest rate that the host may give
+    host_high: float = nan
+    causes: str = ""  # of a large error: what changed inputs give
 
     @property
     def error(self) -> float:
@@ -41,6 +50,10 @@ class Reproduced:
         if self.at_least and self.ours >= self.published:
             return 0.0
         return self.ours / self.published - 1
+
+    @property
+    def sample(self) -> str:
+        return SHAPED if self.shaped else OUT
 
 
 def _whole(entry: Mapping[str, Any]) -> dict[str, Any]:
@@ -69,6 +82,7 @@ def reproduce(
     kinds = {
         "memory": memory_figure,
         "serving": runs.serving,
+        "step": runs.step,
         "steps": runs.steps,
         "decode": runs.decode,
         "end to end": runs.end_to_end,
@@ -78,17 +92,24 @@ def reproduce(
         for entry in figures[kind]:
             if progress:
                 progress(entry["what"])
-            ours, how = compute(entry)
+            found = compute(entry)
             assumed = entry.get("assumed", "")
-            yield Reproduced(
+            row = Reproduced(
                 what=entry["what"],
                 published=float(entry["value"]),
-                ours=ours,
+                ours=found.ours,
                 at_least=entry.get("at_least", False),
-                how=f"{how} ({assumed})" if assumed else how,
+                how=f"{found.how} ({assumed})" if assumed else found.how,
                 gap=entry["gap"],
                 source=published["sources"][entry["source"]],
+                shaped=entry.get("shaped", ""),
+                entered=entry.get("entered", COMPARED),
+                host_low=found.host_low,
+                host_high=found.host_high,
             )
+            if kind == "serving" and abs(row.error) > FAR:
+                row = replace(row, causes=causes(runs, entry))
+            yield row
 
 
 def origin_of(trace: Trace | None) -> Origin:
@@ -97,7 +118,10 @@ def origin_of(trace: Trace | None) -> Origin:
 
 
 def table(rows: list[Reproduced]) -> pd.DataFrame:
-    """Tidy rows: what, published, ours, error, how, gap, source."""
+    """Tidy rows: what, published, ours, error, `sample` (whether the figure shaped a choice in the
+    model or is out of sample), `choice` (which, or why it is so), host_low and host_high (ours with
+    the lowest and the highest rate that the host may give all its GPUs), how, causes, gap, source.
+    """
     return pd.DataFrame(
         [
             {
@@ -105,13 +129,39 @@ def table(rows: list[Reproduced]) -> pd.DataFrame:
                 "published": row.published,
                 "ours": row.ours,
                 "error": row.error,
+                "sample": row.sample,
+                "choice": row.shaped or row.entered,
+                "host_low": row.host_low,
+                "host_high": row.host_high,
                 "how": row.how,
+                "causes": row.causes,
                 "gap": row.gap,
                 "source": row.source,
             }
             for row in rows
         ]
     )
+
+
+def summary(rows: pd.DataFrame) -> pd.DataFrame:
+    """Errors of both groups, from the rows of `table`: sample, figures, `median` and `worst`
+    (absolute errors), and `what`, the figure with the worst."""
+    found = []
+    for sample in (SHAPED, OUT):
+        own = rows[rows["sample"] == sample]
+        if len(own):
+            errors = own["error"].abs()
+            worst = own["what"].iloc[int(errors.to_numpy().argmax())]
+            found.append(
+                {
+                    "sample": sample,
+                    "figures": len(own),
+                    "median": float(errors.median()),
+                    "worst": float(errors.max()),
+                    "what": str(worst),
+                }
+            )
+    return pd.DataFrame(found)
 
 
 def throughput_curves(trace: Trace | None = None, policy: str | Policy = "lru") -> pd.DataFrame:
@@ -138,7 +188,7 @@ def throughput_curves(trace: Trace | None = None, policy: str | Policy = "lru") 
                     },
                     mode,
                     pool,
-                )[0],
+                ).ours,
             }
             for name, mode, pool, engine in lines
             for concurrency in CURVE

@@ -54,11 +54,17 @@ class Scenario:
     transfer_gb_s: float = TRANSFER_GB_S  # from prefill to decode, each GPU
     max_running_requests: int = 480  # over all ranks
     chunked_prefill_size: int = 65_536  # tokens, over all ranks
+    draft_tokens: int | None = None  # rows verified a step, in speculative decoding; None: without
+    acceptance_length: float | None = None  # tokens that a step yields, with draft_tokens
+    union_misses: float | None = None  # misses of a step over those of a row; None: draft_tokens
     kernel: str = "sglang"  # swap-in kernel: the engine's, or "native" for ours
     profiles: str | Path | None = None  # TOML file with profiles of one's own
     step_times: str | None = None  # a table's path, "aiconfigurator" or "roofline"; None: shipped
     prompt: int = 32_768  # tokens
     output_len: int = 8192  # tokens
+    workload: str | Path | None = None  # recorded requests, with lengths of their own
+    time_scale: float = 1.0  # of their times: 2 is half the rate
+    prefix_cache: bool = True  # for prompts with known blocks, where the engine allows one
     trace: OneTrace | None = None  # to replay, or its facts; None: see demand.py
     miss_curve: str | Path | None = None  # rows of a sweep, instead of a replay
 
@@ -80,6 +86,10 @@ class Scenario:
                 raise ValueError(f"{name} must be above 0 and at most {MOST_GIB}, not {value}")
         if not LEAST_AMOUNT <= self.transfer_gb_s <= MOST_AMOUNT:
             raise ValueError(f"transfer_gb_s must be above 0 and finite, not {self.transfer_gb_s}")
+        if (self.draft_tokens is None) != (self.acceptance_length is None):
+            raise ValueError("draft_tokens and acceptance_length belong together: give both")
+        if self.union_misses is not None and self.draft_tokens is None:
+            raise ValueError("union_misses belongs to draft_tokens")
         if not 0 < self.mem_fraction_static < 1:
             raise ValueError(
                 f"mem_fraction_static must lie between 0 and 1, not {self.mem_fraction_static}"
@@ -91,9 +101,9 @@ class Scenario:
         given = (self.prefill_instances, self.decode_instances)
         return self.disaggregated or given != (None, None)
 
-    def resolve(self, mode: str, policy: Policy) -> Resolved:
+    def resolve(self, mode: str, policy: Policy, context: int | None = None) -> Resolved:
         """Load what is named, and describe where misses come from (they are replayed when asked
-        for).
+        for, at `context` tokens; None: the prompt and half of the output).
 
         Raises ValueError (ProfileError among them) for unknown names and weights that do not fit,
         TraceError for a bad trace or miss curve, or one that does not count tokens.
@@ -111,6 +121,7 @@ class Scenario:
         from hisparse_sim.simulator.serving.models import load_model
         from hisparse_sim.simulator.serving.prediction import Setting
         from hisparse_sim.simulator.serving.profiles import ProfileError
+        from hisparse_sim.simulator.serving.speculation import Speculation
         from hisparse_sim.simulator.serving.step_source import steps_for
         from hisparse_sim.traces import Trace
         from hisparse_sim.traces.file.units import refuse_blocks
@@ -129,6 +140,10 @@ class Scenario:
             engine=self.engine,
             profiles=self.profiles,
         )
+        speculation = None
+        if self.draft_tokens is not None and self.acceptance_length is not None:
+            speculation = Speculation(self.draft_tokens, self.acceptance_length, self.union_misses)
+            deployment = replace(deployment, draft_layers=1)
         machine = deployment.hardware
         steps, no_steps = None, ""
         try:
@@ -138,7 +153,7 @@ class Scenario:
                 raise
             no_steps = str(error)  # memory is answered, rates are not
         start = "direct" if self.apart else "staged"
-        context = self.prompt + self.output_len // 2
+        context = context or self.prompt + self.output_len // 2
         notes: tuple[str, ...] = (f"rates are not known: {no_steps}",) if no_steps else ()
         given: MissesOf
         trace: Trace
@@ -185,6 +200,7 @@ class Scenario:
             ignore_eos=not self.early_stops,
             kernel=self.kernel,
             profiles=self.profiles,
+            speculation=speculation,
             no_steps=no_steps,
         )
         return Resolved(setting, given, origin, notes)
@@ -239,7 +255,7 @@ def deployment_of(
         mem_fraction_static,
         None if device_pool_gib is None else round(device_pool_gib * GIB),
         None if host_gib is None else round(host_gib * GIB),
-        engine=load_engine(engine),
+        engine=load_engine(engine, memory=True),
         max_total_tokens=max_total_tokens,
     )
     deployment.check_weights()

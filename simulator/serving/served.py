@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from math import inf
 
 import numpy as np
@@ -28,6 +29,7 @@ from hisparse_sim.simulator.serving.admission import (
 )
 from hisparse_sim.simulator.serving.exposure import Exposure
 from hisparse_sim.simulator.serving.lengths import REFUSED
+from hisparse_sim.simulator.serving.prefixes import cached_tokens
 from hisparse_sim.simulator.serving.step_tables import tabulate
 from hisparse_sim.simulator.serving.steptimes import StepTimes
 from hisparse_sim.simulator.serving.workload import Floats, Longs, Requests, Workload
@@ -58,6 +60,7 @@ class Server:
     prefill_pool: Pool | None = None  # of a rank that only prefills; `pool` if not given
     transfer_bytes_per_s: float = inf  # from a rank that prefills to one that decodes
     transfer_token_bytes: int = 0
+    prefix_cache: bool = False  # of the ranks that prefill
 
     def __post_init__(self) -> None:
         for name, least in (("ranks", 1), ("instances", 1), ("prefill_instances", 0)):
@@ -105,6 +108,7 @@ class Served:
     peak_logical_tokens: int
     refused: int  # prompts too long for an empty rank
     cut: int  # outputs shortened to what an empty rank can hold
+    prefix_hits: float = 0.0  # share of the prompt tokens that were in the prefix cache
 
     @property
     def times(self) -> Times:
@@ -153,10 +157,21 @@ def _percentile(values: Floats, percent: float) -> float:
     return float(np.percentile(known, percent)) if len(known) else float("nan")
 
 
-def _state(server: Server, load: Requests, outputs: Longs) -> State:
+def _cached(server: Server, load: Requests) -> Longs:
+    """[n] tokens of each prompt that the prefix cache holds."""
+    if load.blocks is None or not server.prefix_cache:
+        return np.zeros(len(load), np.int64)
+    apart = server.prefill_instances > 0
+    pool = (server.prefill_pool or server.pool) if apart else server.pool
+    ranks = server.ranks * (server.prefill_instances if apart else server.instances)
+    return cached_tokens(load.blocks, load.prompt_len, ranks, pool.device_tokens)
+
+
+def _state(server: Server, load: Requests, outputs: Longs, cached: Longs) -> State:
     requests = blank(len(load), REQUEST)
     requests.prompt, requests.output = load.prompt_len, outputs
     requests.arrival_s = load.arrival_s
+    requests.cached = cached
     for name in ("admitted_s", "first_token_s", "end_s"):
         requests[name] = -1.0
     apart = server.prefill_instances > 0
@@ -201,7 +216,8 @@ def serve(
     """
     asked = load.draw() if isinstance(load, Workload) else load
     lengths = zip(asked.prompt_len.tolist(), asked.output_len.tolist(), strict=True)
-    outputs = np.array([server.output(prompt, output) for prompt, output in lengths], np.int64)
+    output = cache(server.output)  # many requests are alike
+    outputs = np.array([output(*each) for each in lengths], np.int64)
     taken = outputs >= 1
     outputs = outputs[taken]
     kept = Requests(
@@ -209,8 +225,10 @@ def serve(
         asked.prompt_len[taken],
         asked.output_len[taken],
         asked.concurrency,
+        asked.blocks.of(np.flatnonzero(taken)) if asked.blocks else None,
     )
-    state = _state(server, kept, outputs)
+    cached = _cached(server, kept)
+    state = _state(server, kept, outputs, cached)
     most = int(state.ranks.max_running.max())
     tables = tabulate(server.steps, server.exposure, server.ranks, most)
     run = event_loop.loop()
@@ -258,4 +276,5 @@ def _served(server: Server, state: State, refused: int, cut: int) -> Served:
         peak_logical_tokens=int(totals.peak_logical),
         refused=refused,
         cut=cut,
+        prefix_hits=float(state.requests.cached.sum()) / max(int(state.requests.prompt.sum()), 1),
     )

@@ -26,8 +26,9 @@ def serve_one(setting: Setting, aim: Aim, progress: Progress | None = None) -> d
     running and waiting (requests, means over time), the shares of the time of the instances that
     decode (prefill, decode_attention, decode_rest, swap_in, idle; sum 1), `prefill_busy` (share of
     the time of the instances that prefill for others), bottleneck, `goodput_per_s` (requests a
-    second that meet the targets), meets (all targets) and `missed` (which not), retractions,
-    refused, cut, makespan_s, and `cost_per_million` output tokens where a price is given.
+    second that meet the targets), meets (all targets) and `missed` (which not), `prefix_hits`
+    (share of the prompt tokens that the prefix cache held), retractions, refused, cut, makespan_s,
+    and `cost_per_million` output tokens where a price is given.
     """
     name = setting.mode
 
@@ -65,6 +66,7 @@ def row_of(setting: Setting, aim: Aim, served: Served) -> dict[str, Any]:
         "goodput_per_s": aim.goodput_per_s(served),
         "meets": not missed,
         "missed": ", ".join(missed),
+        "prefix_hits": served.prefix_hits,
         "retractions": served.retractions,
         "refused": served.refused,
         "cut": served.cut,

@@ -124,6 +124,34 @@ class StepTimes:
             prefill_rest_us=times(self.prefill_rest_us, prefill),
         )
 
+    def verifying(self, rows: int, accepted: float, layers: int) -> StepTimes:
+        """Times per accepted token of steps that verify `rows` of them for every request.
+
+        Verified rows take as long as that many requests, and each but the first was drafted by one
+        more layer of `layers` (see speculation.py). Prefill stays the same.
+        """
+        share = (rows - 1) / layers
+        batch = tuple(number / rows for number in self.batch)
+        attention = [
+            [
+                (verify + share * self.decode_attention_us(number, context)) / accepted
+                for verify, context in zip(line, self.context, strict=True)
+            ]
+            for number, line in zip(batch, self.attention_us, strict=True)
+        ]
+        rest = [
+            (verify + share * self.decode_rest_us(number)) / accepted
+            for number, verify in zip(batch, self.rest_us, strict=True)
+        ]
+        return replace(
+            self,
+            batch=batch,
+            attention_us=tuple(map(tuple, attention)),
+            rest_us=tuple(rest),
+            kind=MODELLED,
+            source=f"{self.source}; modelled: {rows} rows verified a step",
+        )
+
     def to_json(self) -> str:
         """A line for each figure, in the order of the fields."""
         lines = (f"{json.dumps(key)}: {json.dumps(value)}" for key, value in asdict(self).items())

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hisparse_sim.policies import POLICIES, Policy
+from hisparse_sim.policies import Policy
 from hisparse_sim.simulator.mrc.counted import (
     FACTS_NOTE,
     as_traces_or_facts,
@@ -17,7 +17,8 @@ from hisparse_sim.simulator.mrc.counted import (
 )
 from hisparse_sim.simulator.replay import sweeping
 from hisparse_sim.simulator.replay.kept import Kept
-from hisparse_sim.simulator.replay.replaying import default_buffers
+from hisparse_sim.simulator.replay.modes import Mode
+from hisparse_sim.simulator.replay.replaying import MAX_BUFFER_SIZE, default_buffers
 from hisparse_sim.simulator.replay.sweeping import Progress
 from hisparse_sim.simulator.replay.swept import Sweep
 from hisparse_sim.simulator.serving.costs import (
@@ -30,8 +31,11 @@ from hisparse_sim.simulator.serving.costs import (
 from hisparse_sim.simulator.serving.latency import load_link
 from hisparse_sim.simulator.serving.memory import PAGE_TOKENS, check_buffer
 from hisparse_sim.simulator.serving.models import Model
+from hisparse_sim.simulator.serving.replay_modes import mode_notes, policies_of, replay_mode
 from hisparse_sim.simulator.serving.scenario import Scenario, deployment_of, several
+from hisparse_sim.simulator.serving.traffic import add_traffic, price_of
 from hisparse_sim.traces import Trace, Traces
+from hisparse_sim.traces.file.units import in_blocks
 
 DEFAULT_RATIO = 2  # the engine's
 CURVE_POLICIES = ("lru",)  # the engine's
@@ -64,6 +68,9 @@ def sweep(
     link: str | None = None,
     kernel: str = "sglang",
     batch: int = 1,
+    draft_tokens: int | None = None,
+    accepted: float | None = None,
+    resident_tokens: int = 0,
     profiles: str | Path | None = None,
     jobs: int | None = None,
     executor: Executor | None = None,
@@ -78,9 +85,11 @@ def sweep(
         Paths or opened traces, one or several; None: the bundled sample. Facts files (of `mrc`)
         give the rows of what was counted.
     policies
-        Names, files named as `FILE.py:NAME`, or policies; None: all of the package.
+        Names, files named as `FILE.py:NAME`, or policies; None: all of the package, and the
+        engine's own for drafts.
     buffers
-        Slots of a request and layer (`device_buffer_size`); None: 1, 2 and 3 times the top_k.
+        Slots of a request and layer (`device_buffer_size`); None: 1, 2 and 3 times the top_k, or
+        with drafts, resident tokens or vLLM the engine's default.
     start
         "staged": prefill on the same GPU left the first tokens in the buffer; "direct": it is
         empty.
@@ -94,7 +103,8 @@ def sweep(
         `host_to_device_ratio`: adds bytes over the link and the requests that fit, a row each.
         With `model` given, the engine's default of 2.
     model
-        Profile for bytes and memory; None: the trace's model, else glm-5.1.
+        Profile for bytes and memory; None: the trace's model, else glm-5.1. For blocks of tokens
+        (qsa, minimax-m3), drafts, resident tokens and vLLM it adds bytes, and no memory.
     kv_dtype, hardware, ..., host_memory_gib
         The deployment for costs, as the fields of `Scenario`; with `start` "direct",
         prefill runs on other GPUs.
@@ -102,6 +112,14 @@ def sweep(
         Tokens by which a request still grows after the trace.
     link, kernel, batch
         A host link adds the modelled swap-in time, of a kernel and so many requests together.
+    draft_tokens
+        Queries of a step (with the engine's own draft), for a replay of speculative decoding; None:
+        those of the trace. A trace of one query a step is regrouped, see `traces.drafts`.
+    accepted
+        Mean tokens that a step accepts, of a trace that does not say it; None: all.
+    resident_tokens
+        Tokens of a request on the GPU beyond what the engine always keeps there: the newest, or by
+        vLLM's rules what its pages leave longest.
     profiles
         TOML file with models and links of one's own.
     seed, jobs, executor, progress, keep
@@ -114,8 +132,20 @@ def sweep(
     counted = counted_only(of)
     if counted and link is not None:
         raise ValueError("a `link` takes the misses of every step: give the trace, not its facts")
-    sizes = sizes_of(of, buffers)
-    wanted = several(ratios) or (DEFAULT_RATIO,) * (model is not None)
+    mode = replay_mode(
+        of,
+        engine,
+        draft_tokens=draft_tokens,
+        accepted=accepted,
+        resident_tokens=resident_tokens,
+        counted=bool(counted),
+        costs=bool(several(ratios) or link is not None),
+    )
+    sizes = sizes_of(of, buffers, mode)
+    price = None
+    if model is not None and (mode is not None or any(in_blocks(trace) for trace in of)):
+        price = price_of(of, model, kv_dtype, profiles)
+    wanted = several(ratios) or (DEFAULT_RATIO,) * (model is not None and price is None)
     chosen, notes = cost_model(of, model, profiles, needed=bool(wanted or link))
     swap_in = swap_in_over(link, kernel, batch, kv_dtype, chosen, profiles)
     check_costs(
@@ -157,24 +187,25 @@ def sweep(
     else:
         swept = sweeping.sweep(
             of,
-            tuple(POLICIES) if policies is None else policies,
+            policies_of(of, policies, sizes, mode),
             sizes,
             start,
-            compare_min=compare_min,
+            compare_min=compare_min and (mode is None or mode.unites(of, min(sizes))),
             per_layer=per_layer,
             seed=seed,
             requests=requests,
             layers=layers,
             steps=steps,
+            mode=mode,
             jobs=jobs,
             executor=executor,
             progress=progress,
             keep=keep,
         )
-    notes = (*page_notes(sizes), *notes)
+    notes = (*page_notes(sizes), *mode_notes(of, engine, sizes, mode, compare_min), *notes)
     if not swept.finished:  # interrupted
         return replace(swept, notes=notes)
-    rows = swept.rows
+    rows = swept.rows if price is None else add_traffic(swept, price, mode)
     if deployment is not None:
         direct = start == "direct"
         rows = add_costs(swept, deployment, wanted, output_len=output_len, disaggregated=direct)
@@ -189,8 +220,15 @@ def sweep(
     )
 
 
-def sizes_of(traces: Sequence[Trace], buffers: int | Iterable[int] | None) -> tuple[int, ...]:
-    """Return the buffer sizes asked for, else those of the traces."""
+def sizes_of(
+    traces: Sequence[Trace], buffers: int | Iterable[int] | None, mode: Mode | None = None
+) -> tuple[int, ...]:
+    """Return the buffer sizes asked for, else those of the traces, or the engine's for drafts."""
+    if buffers is None and mode is not None:
+        sizes = [
+            mode.rules.default_buffer(mode.queries(trace), trace.metadata.top_k) for trace in traces
+        ]
+        return (min(max(sizes), MAX_BUFFER_SIZE),)
     if buffers is None:
         return default_buffers(max(trace.metadata.top_k for trace in traces))
     return several(buffers) or ()

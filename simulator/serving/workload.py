@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +14,26 @@ Floats = npt.NDArray[np.float64]
 Longs = npt.NDArray[np.int64]
 
 MOST_REQUESTS = 10_000_000
+
+
+class Blocks(NamedTuple):
+    """The prompts of requests as blocks: equal ids mean equal prompts up to and with that block."""
+
+    ids: Longs  # [blocks of all requests]
+    ends: Longs  # [n + 1] those of request i lie in [ends[i], ends[i + 1])
+    tokens: int  # of a block
+
+    def row(self, i: int) -> list[int]:
+        """The ids of one request."""
+        found: list[int] = self.ids[self.ends[i] : self.ends[i + 1]].tolist()
+        return found
+
+    def of(self, kept: npt.NDArray[np.intp]) -> Blocks:
+        """Those of some requests, in this order."""
+        parts = [self.ids[self.ends[i] : self.ends[i + 1]] for i in kept]
+        ends = np.cumsum([0, *map(len, parts)])
+        ids = np.concatenate(parts) if parts else self.ids[:0]
+        return Blocks(ids, ends.astype(np.int64), self.tokens)
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,8 +48,11 @@ class Requests:
     prompt_len: Longs  # [n] tokens
     output_len: Longs  # [n] tokens
     concurrency: int | None = None
+    blocks: Blocks | None = None  # of the prompts, if known
 
     def __post_init__(self) -> None:
+        if self.blocks is not None and len(self.blocks.ends) != len(self.arrival_s) + 1:
+            raise ValueError("blocks must be those of as many requests")
         if not len(self.arrival_s) == len(self.prompt_len) == len(self.output_len):
             raise ValueError("arrival_s, prompt_len and output_len must have the same length")
         if len(self.arrival_s) and (
@@ -42,6 +66,14 @@ class Requests:
 
     def __len__(self) -> int:
         return len(self.arrival_s)
+
+
+def poisson(requests: int, rate_per_s: float | None, seed: int) -> Floats:
+    """Arrival times of a Poisson process, the same for the same seed; None: all at 0."""
+    if rate_per_s is None:
+        return np.zeros(requests)
+    stream = np.random.default_rng(seed)
+    return np.cumsum(stream.exponential(1 / rate_per_s, requests))
 
 
 @dataclass(frozen=True)

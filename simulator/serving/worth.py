@@ -58,6 +58,14 @@ def miss_sensitivity(setting: Setting, aim: Aim) -> pd.DataFrame:
     return pd.concat([pd.DataFrame({"misses_times": MISSES_TIMES}), table], axis=1)
 
 
+def host_sensitivity(setting: Setting, aim: Aim) -> pd.DataFrame:
+    """With the lowest and the highest rate that the host may give all its GPUs together: columns
+    host_gb_s, miss_rate, tokens_per_s, tpot_ms; no rows where no range is known."""
+    rates = setting.host_range()
+    table = _table([replace(setting, host_gb_s=rate) for rate in rates], aim)
+    return pd.concat([pd.DataFrame({"host_gb_s": rates}), table], axis=1)
+
+
 def policy_value(
     setting: Setting, aim: Aim, misses_of: MissesOf, policies: Iterable[str]
 ) -> pd.DataFrame:

@@ -1,4 +1,4 @@
-"""Plans, serving runs and reproduced figures on a terminal."""
+"""Plans and serving runs on a terminal."""
 
 from __future__ import annotations
 
@@ -37,10 +37,6 @@ def _share(value: Any) -> str:
     return f"{100 * value:.0f} %"
 
 
-def _signed(value: Any) -> str:
-    return f"{100 * value:+.1f} %"
-
-
 def _wrapped(text: str) -> str:
     """Return the text in indented lines of at most 80 columns."""
     return textwrap.fill(text, 80, initial_indent="  ", subsequent_indent="    ")
@@ -58,6 +54,9 @@ def load_line(setting: Setting, aim: Aim, instances: bool = False) -> str:
         )
     ranks = f"{setting.ranks} ranks" if setting.ranks > 1 else "1 rank"
     lengths = f"prompts of {aim.prompt:,} tokens, {aim.output:,} out"
+    if aim.drawn is not None:
+        prompt, output = aim.drawn.mean
+        lengths = f"{aim.drawn.name}: prompts of {prompt:,.0f} tokens, {output:,.0f} out (means)"
     if aim.range_ratio < 1:
         lengths += f", down to {aim.range_ratio:g} of that"
     return (
@@ -113,8 +112,8 @@ def show_plan(
     `again`: the command that serves the best; `notes`: where the misses come from.
     """
     load = (
-        f"{aim.rate_per_s:g} requests/s"
-        if aim.rate_per_s is not None
+        f"{aim.label.replace('/s', ' requests/s')}"
+        if aim.open_loop
         else f"{aim.concurrency:,} concurrent requests over all ranks"
     )
     lines = [f"{load_line(setting, aim)}, {load}", ""]
@@ -165,7 +164,7 @@ def _extras(plan: Plan, aim: Aim, again: str) -> str:
             f"Smallest buffer served that meets the targets: {plan.smallest_buffer}",
             f"Goodput: {best['goodput_per_s']:.3g} requests/s meet the targets, each for itself",
         ]
-    if aim.rate_per_s is None:
+    if not aim.open_loop:
         crossing = (
             "not ahead up to this load"
             if plan.break_even is None
@@ -174,6 +173,12 @@ def _extras(plan: Plan, aim: Aim, again: str) -> str:
         lines.append(f"Break-even concurrency: {crossing}")
     rates = ", ".join(f"{value:,.0f}" for value in plan.sensitivity["tokens_per_s"])
     lines.append(f"If misses are 0, 0.5, 1, 1.5, 2 times as many: {rates} tok/s")
+    if len(plan.host):
+        given = [
+            f"{row['host_gb_s']:,.0f} GB/s {row['tokens_per_s']:,.0f}"
+            for row in (plan.host.to_dict("records"))
+        ]
+        lines.append(f"If the host gives its GPUs together {' or '.join(given)} tok/s")
     for row in plan.policies.to_dict("records")[1:]:
         lines.append(
             f"With policy {row['policy']}: {100 * row['miss_rate']:.1f} % misses,"
@@ -252,12 +257,19 @@ def show_served(
         )
         if row[name]
     ]
+    said += [
+        f"{row['mode']}, {row['load']}: {100 * row['prefix_hits']:.0f} % of the prompt tokens were"
+        " in the prefix cache"
+        for row in rows.to_dict("records")
+        if row["prefix_hits"]
+    ]
     shares = (
         "prefill: share of the time that those instances work; swap-in: of the time of decode"
         if apart
         else "prefill, swap-in: share of the time; the rest is decoding"
     )
-    after = [*_READING, shares, "", assumed(setting, notes), "", *said]
+    reading = _READING if "running" in columns else _READING[:-1]
+    after = [*reading, shares, "", assumed(setting, notes), "", *said]
     print_table(rows, columns, output, before, "\n".join(after), "tokens_per_s")
 
 
@@ -267,22 +279,3 @@ _READING = (
     " medians, if no percentile is named",
     "running: requests that decode, over all instances, mean over time",
 )
-
-
-def show_reproduced(rows: pd.DataFrame, output: Path | None = None) -> None:
-    """Print published, ours and error; below, how each was obtained and what is unexplained."""
-    numbered = rows.assign(number=range(1, len(rows) + 1))
-    columns: Columns = {
-        "number": ("", str),
-        "what": ("figure", str),
-        "published": ("published", lambda value: f"{value:,.4g}"),
-        "ours": ("ours", lambda value: f"{value:,.4g}"),
-        "error": ("error", _signed),
-    }
-    notes = []
-    for row in numbered.to_dict("records"):
-        notes.append(f"{row['number']}.  {row['how']}")
-        if row["gap"]:
-            notes.append(f"     {row['gap']}")
-        notes.append(f"     published: {row['source']}")
-    print_table(numbered, columns, output, after="\n".join(notes))

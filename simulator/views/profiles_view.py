@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from hisparse_sim.simulator.serving.engines import CHANGES, ENGINES, NEWEST
+from hisparse_sim.simulator.serving.engines import CHANGES, KNOWN, VLLM
 from hisparse_sim.simulator.serving.profiles.listing import ENGINE_TABLE, STEP_TIMES
 from hisparse_sim.simulator.views.tables import write_rows, write_text
 
@@ -73,7 +73,10 @@ def _model(values: dict[str, Any]) -> str:
 
 def _engines() -> Iterator[str]:
     yield _wrapped(
-        f"{next(iter(ENGINES))} to {NEWEST.name} (the default). What changed, and when:", 2, 2
+        f"{KNOWN} (the default), and {VLLM.name}: only the rules of its replay. What changed in"
+        " SGLang, and when:",
+        2,
+        2,
     )
     for change in CHANGES:
         yield _wrapped(f"{change.since}  {change.meaning}", 4, 12)

@@ -12,6 +12,7 @@ from hisparse_sim.simulator.replay.totals import totals
 from hisparse_sim.simulator.views.sparks import drawable, sparkline
 from hisparse_sim.simulator.views.tables import print_table
 from hisparse_sim.traces import Metadata, TraceInfo
+from hisparse_sim.traces.file.layer_types import followers
 from hisparse_sim.traces.file.units import TOKEN, plural
 from hisparse_sim.traces.terminal import escaped, printable
 
@@ -61,6 +62,8 @@ def show_sweep(rows: pd.DataFrame, output: Path | None = None) -> None:
         del columns["p50"], columns["p95"], columns["max"]
     if rows["excess_over_min"].notna().any():
         columns["excess_over_min"] = ("over MIN", _more)
+    if "misses_per_token" in rows:
+        columns["misses_per_token"] = ("per token", lambda value: f"{value:,.1f}")
     priced = "bytes_per_step" in rows
     if priced:
         columns |= {"bytes_per_step": ("MB/step", _mb), "bytes_per_request": ("GB/req", _gb)}
@@ -76,7 +79,7 @@ def show_sweep(rows: pd.DataFrame, output: Path | None = None) -> None:
         columns,
         output,
         before=_title(rows),
-        after=_over_layers(rows, output) + (_memory(rows) if priced else ""),
+        after=_over_layers(rows, output) + (_memory(rows) if "device_pool_gib" in rows else ""),
         bars="misses_per_step",
         keys=[name for name in ("request", "layer", "policy", "buffer") if name in columns],
         sections=traces if len(set(traces)) > 1 else None,
@@ -124,6 +127,8 @@ def _title(rows: pd.DataFrame) -> str:
     where = f"{len(traces)} traces" if len(traces) > 1 else traces[0]
     title = f"Misses per decode step and layer: {where}, {rows.iloc[0]['start']} start"
     blocks = blocks_of(rows)
+    if "rules" in rows:
+        title += f"\nRules of {', '.join(rows['rules'].dropna().drop_duplicates())}"
     return title + f"\nPositions and slots are {blocks}" * bool(blocks)
 
 
@@ -154,6 +159,14 @@ def show_trace_info(info: TraceInfo, output: Path | None = None) -> None:
         f"{info.size_bytes / max(1, info.total.positions):.2f} bytes per position",
         "sha256": info.sha256,
     }
+    if metadata.draft_tokens > 1:
+        facts["drafts"] = f"up to {metadata.draft_tokens} queries a step"
+        if info.accepted_per_step is not None:
+            facts["drafts"] += f", of whose tokens {info.accepted_per_step:.2f} are accepted"
+    if sharing := followers(metadata.layer_types):
+        facts["indexers"] = (
+            f"in {len(sharing)} layers; {sum(sharing.values())} layers repeat the one before them"
+        )
     if caveat := fit_caveat(metadata):
         facts["fit"] = caveat
     layers = pd.DataFrame([vars(layer) for layer in (*info.per_layer, info.total)])

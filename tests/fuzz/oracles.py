@@ -22,7 +22,7 @@ OPTIONAL = ("scores", "next_positions")
 DEFAULTS = {
     "model": "", "provenance": "", "num_layers": None, "version": 1, "source": "", "dataset": "",
     "layer_types": None, "unit": "token", "order": "position", "prompt_len": {}, "created": "",
-    "notes": None,
+    "notes": None, "draft_tokens": 1,
 }  # fmt: skip
 
 # (request, layer, prompt_len, [(step, seq_len, positions)], scores, next_positions)

@@ -14,7 +14,8 @@ from hisparse_sim.traces.commands.options import (
     refuse_replacing,
     trace_output_option,
 )
-from hisparse_sim.traces.commands.values import Name, Number
+from hisparse_sim.traces.commands.values import Name, Number, Real, refuse_without, several
+from hisparse_sim.traces.file.metadata import MOST_QUERIES
 from hisparse_sim.traces.terminal import wrote
 
 
@@ -35,6 +36,11 @@ def _shapes() -> Iterable[str]:
     "--profile", type=Name(_profiles), help="Model whose published figures it is fitted to."
 )
 @click.option(
+    "--fit",
+    type=click.Path(path_type=Path),
+    help="A file that `observe --profile` wrote: the profile as it was fitted to the counters.",
+)
+@click.option(
     "--shape", type=Name(_shapes), help="An extreme pattern in place of a profile, for tests."
 )
 @trace_output_option
@@ -45,16 +51,38 @@ def _shapes() -> Iterable[str]:
 @layer_option
 @click.option("--requests", type=Number(1), help="[default: 1]")
 @click.option("--distinct", type=Number(1), help="Positions that a shape uses.")
+@click.option(
+    "--draft-tokens",
+    type=Number(1, MOST_QUERIES),
+    help="Queries of a step, as in speculative decoding.  [default: 1]",
+)
+@click.option(
+    "--accepted",
+    type=Real(1, MOST_QUERIES),
+    help="With --draft-tokens: mean tokens accepted a step.  [default: all]",
+)
+@click.option(
+    "--full-layers",
+    "full_layers",
+    multiple=True,
+    callback=several(int, least=0),
+    metavar="LAYERS",
+    help="Layers with an index, such as 0-2,6,10; others repeat the one before.  [default: all]",
+)
 @click.option("--seed", type=Number(0, 2**63 - 1), help="[default: 0]")
 @quiet_option
 def synth(
     profile: str | None,
+    fit: Path | None,
     shape: str | None,
     output: Path,
     force: bool,
     layers: tuple[int, ...] | None,
     requests: int | None,
     distinct: int | None,
+    draft_tokens: int | None,
+    accepted: float | None,
+    full_layers: tuple[int, ...] | None,
     seed: int | None,
     quiet: bool,
     **changes: Any,
@@ -67,33 +95,42 @@ def synth(
 
     Context, steps and top_k are those of the model that the profile was fitted to, unless given.
     The file says `synthetic` and holds the fit: the published figures and those achieved. Positions
-    of qsa (Qwen QSA) are blocks of 4 tokens: misses are replayed, but no cost is computed.
+    of qsa (Qwen QSA) are blocks of 4 tokens: `sweep --model qsa` adds bytes.
 
     \b
     hisparse-sim trace synth --profile glm-5.1 --layer 0,20,40,60 -o synth-glm.parquet
     hisparse-sim trace synth --profile deepseek-v3.2 --context 32k --layer 30 -o synth.parquet
+    hisparse-sim trace synth --profile glm-5.1 --layer 30 --draft-tokens 4 -o drafts.parquet
+    hisparse-sim trace synth --fit observed.json --layer 20,40 -o like-ours.parquet
     hisparse-sim trace synth --shape cyclic --top-k 64 --context 4096 --distinct 512 -o scan.parquet
     """
-    if (profile is None) == (shape is None):
-        raise click.UsageError("choose either --profile or --shape")
+    refuse_without("--draft-tokens", draft_tokens is not None, "--accepted")
+    if [profile, shape, fit].count(None) != 2:
+        raise click.UsageError("choose one of --profile, --fit and --shape")
     refuse_replacing(output, force)
     if shape is not None:
         from hisparse_sim.traces.synth.shapes import synthesize_shape
 
         if layers or requests or seed is not None:
             raise click.UsageError("a shape has one request and one layer, and no seed")
+        if draft_tokens or full_layers:
+            raise click.UsageError("--draft-tokens and --full-layers are of no shape")
         synthesize_shape(output, shape, distinct=distinct, **changes)
     else:
+        from hisparse_sim.traces.synth.fitted import read_fit
         from hisparse_sim.traces.synth.generator import get_profile, reshaped, synthesize
 
         if distinct is not None:
             raise click.UsageError("--distinct belongs to --shape")
         synthesize(
             output,
-            reshaped(get_profile(profile or ""), **changes),
+            reshaped(get_profile(profile or "") if fit is None else read_fit(fit), **changes),
             layers=list(layers) if layers else None,
             requests=requests or 1,
             seed=seed or 0,
+            draft_tokens=draft_tokens or 1,
+            accepted=accepted,
+            full_layers=full_layers or None,
             progress=counter("layers", quiet),
         )
     wrote(output, quiet)

@@ -12,7 +12,8 @@ from hisparse_sim.traces.demand import Ints, Longs, Ragged
 from hisparse_sim.traces.file.rules import RowError, outside, strip_padding
 
 REQUIRED = ("request", "layer", "step", "seq_len", "positions")
-OPTIONAL = ("scores", "next_positions")
+QUERY = "row"  # the query inside a step
+OPTIONAL = ("scores", "next_positions", QUERY)
 _EXPECTED = {
     "request": "string",
     "layer": "int16",
@@ -21,19 +22,22 @@ _EXPECTED = {
     "positions": "list<int32>",
     "scores": "list<float16>",
     "next_positions": "list<int32>",
+    QUERY: "int8",
 }
 
 
-def wrong_column(schema: pa.Schema) -> str | None:
-    """Return what is wrong with the columns of a file, or None if they can be read."""
-    missing = [name for name in REQUIRED if name not in schema.names]
+def wrong_column(schema: pa.Schema, required: Sequence[str] = REQUIRED) -> str | None:
+    """Return what is wrong with the columns of a file, or None if they can be read.
+
+    A column `row` means something only where it is `required`: others may use that name."""
+    missing = [name for name in required if name not in schema.names]
     if missing:
         return f"has no column {', '.join(missing)} (it has {', '.join(schema.names) or 'none'})"
-    for name in (*REQUIRED, *OPTIONAL):
+    for name in (*required, "scores", "next_positions"):
         found = schema.names.count(name)
         if found > 1:
             return f"has {found} columns called {name}"
-        if name in OPTIONAL and name not in present(schema):
+        if name not in required and name not in present(schema):
             continue
         if not _casts(name, schema.field(name).type):
             found_type = schema.field(name).type

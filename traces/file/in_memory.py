@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from hisparse_sim.traces.errors import TraceError
-from hisparse_sim.traces.file.columns import OPTIONAL, present, wrong_column
+from hisparse_sim.traces.file.columns import QUERY, REQUIRED, present, wrong_column
 from hisparse_sim.traces.file.metadata import PROVENANCES, Metadata
 from hisparse_sim.traces.file.opening import completed
 from hisparse_sim.traces.file.parts import Part, TableRows, find_parts
@@ -51,21 +51,21 @@ class TraceInMemory(Trace):
         """Digest of metadata and rows, 64 hexadecimal digits: equal for equal traces."""
         digest = hashlib.sha256(self.metadata.to_json().encode())
         for part in self.parts:
-            read = self.read(part, self.columns & set(OPTIONAL))
+            read = self.read(part, self.optional)
             digest.update(f"{part.request}/{part.layer}/{part.rows}".encode())
             for array in (read.step, read.seq_len, read.offsets, read.positions, read.scores):
                 digest.update(b"" if array is None else array.tobytes())
             for array in read.next_positions or ():
                 digest.update(array.tobytes())
+            digest.update(b"" if read.query is None else read.query.tobytes())
         return digest.hexdigest()
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a trace file, for the command line or for others. Raises TraceError if it cannot
         be written."""
-        columns = self.columns & set(OPTIONAL)
         with TraceWriter(path, self.metadata) as writer:
             for part in self.parts:
-                writer.write(self.read(part, columns))
+                writer.write(self.read(part, self.optional))
 
     def _current(self) -> tuple[int, int]:
         return 0, 0  # a table in memory is never written again
@@ -80,6 +80,7 @@ def trace_from_frame(
     num_layers: int | None = None,
     prompt_len: int | Mapping[str, int] | None = None,
     unit: str = TOKEN,
+    draft_tokens: int = 1,
     name: str = "frame",
 ) -> TraceInMemory:
     """Take a data frame as a trace, in memory.
@@ -88,7 +89,7 @@ def trace_from_frame(
     ----------
     frame
         A pandas or polars DataFrame or an Arrow table with the columns of a trace file: `request,
-        layer, step, seq_len, positions`, perhaps `scores, next_positions`; a row per request,
+        layer, step, seq_len, positions`, perhaps `scores, next_positions, row`; a row per request,
         layer and decode step, grouped by request, then sorted by layer, then by step. `positions`
         holds a list or an array of numbers.
     provenance
@@ -104,6 +105,9 @@ def trace_from_frame(
         the first seq_len.
     unit
         Unit of positions: token, or block4 (or another number) for a block of 4 tokens.
+    draft_tokens
+        Queries of a step at most, in speculative decoding. Above 1 a step has a row for each, and
+        the column `row` counts them from 0.
     name
         Name of the trace in results.
 
@@ -120,14 +124,20 @@ def trace_from_frame(
         )
     if top_k is not None and top_k < 1:
         raise ValueError(f"top_k is {top_k}, expected a whole number of at least 1")
-    wrong = wrong_column(table.schema)
+    wrong = wrong_column(table.schema, (*REQUIRED, QUERY) if draft_tokens > 1 else REQUIRED)
     if wrong:
         raise TraceError(f"{name} {wrong}")
     parts = find_parts(Path(name), table.select(["request", "layer"]).to_batches())
     if isinstance(prompt_len, int):
         prompt_len = {part.request: prompt_len for part in parts}
     metadata = Metadata(
-        model, provenance, top_k or 0, num_layers, unit=unit, prompt_len=dict(prompt_len or {})
+        model,
+        provenance,
+        top_k or 0,
+        num_layers,
+        unit=unit,
+        draft_tokens=draft_tokens,
+        prompt_len=dict(prompt_len or {}),
     )
     metadata = completed(Path(name), metadata, parts, TableRows(table))
     try:
@@ -138,7 +148,7 @@ def trace_from_frame(
         raise TraceError(f"{name} counts positions in {unit}, which is not supported yet")
     trace = TraceInMemory(name, metadata, parts, table)
     for part in parts:  # every rule is checked now, not only when a part is replayed
-        trace.read(part, trace.columns & set(OPTIONAL))
+        trace.read(part, trace.optional)
     return trace
 
 

@@ -12,6 +12,7 @@ KEY = b"hisparse_trace"
 VERSION = 1
 PROVENANCES = ("dsa-serving", "trained-indexer", "attention-oracle", "synthetic")
 ORDERS = ("position", "indexer")
+MOST_QUERIES = 63  # of a step; the engine's reserved page holds them and the newest token
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ class Metadata:
     layer_types: tuple[str, ...] | None = None  # [num_layers], "full" or "shared"
     unit: str = TOKEN  # what a position counts: token, or blockN for a block of N tokens
     order: str = "position"  # of the positions in a row: sorted, or as the "indexer" listed them
+    draft_tokens: int = 1  # queries of a step at most; above 1 there is a column `row`
     prompt_len: Mapping[str, int] = field(default_factory=dict)  # request -> positions
     created: str = ""
     notes: Any = None  # any JSON
@@ -80,6 +82,8 @@ class Metadata:
         Raises TraceError if it holds text that no file or terminal can take.
         """
         found = asdict(self)
+        if self.draft_tokens == 1:
+            del found["draft_tokens"]  # such files are the same as before there was the key
         _refuse_surrogates(found)
         return json.dumps(found)
 
@@ -95,8 +99,8 @@ def _refuse_surrogates(found: dict[str, Any]) -> None:
             ) from None
 
 
-def _whole(least: int) -> Callable[[Any], bool]:
-    return lambda value: type(value) is int and least <= value < 2**31
+def _whole(least: int, most: int = 2**31 - 1) -> Callable[[Any], bool]:
+    return lambda value: type(value) is int and least <= value <= most
 
 
 def _text(value: Any) -> bool:
@@ -125,6 +129,7 @@ _FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "layer_types": (_texts, "a list of strings"),
     "unit": (is_unit, f"one of {WANTED}"),
     "order": _one_of(ORDERS),
+    "draft_tokens": (_whole(1, MOST_QUERIES), f"a whole number from 1 to {MOST_QUERIES}"),
     "prompt_len": (_lengths, "an object of whole numbers, one per request"),
     "created": (_text, "a string"),
 }

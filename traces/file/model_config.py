@@ -13,8 +13,8 @@ from typing import Any
 from hisparse_sim.traces.documents import read_json
 from hisparse_sim.traces.errors import TraceError
 from hisparse_sim.traces.file.captured import MOST_LAYERS, MOST_TOKENS, whole
+from hisparse_sim.traces.file.layer_types import FULL, SHARED
 
-FULL, SHARED = "full", "shared"
 _LETTERS = {"F": FULL, "S": SHARED}
 
 

@@ -1,10 +1,11 @@
 """The metadata of a trace that is opened, completed from its rows."""
 
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 
 from hisparse_sim.traces.errors import TraceError
-from hisparse_sim.traces.file.columns import ragged
+from hisparse_sim.traces.file.columns import QUERY, ragged
 from hisparse_sim.traces.file.metadata import KEY, PROVENANCES, Metadata
 from hisparse_sim.traces.file.parts import Part, Stored, decoding
 from hisparse_sim.traces.file.rules import RowError
@@ -39,6 +40,16 @@ def read_metadata(path: Path, keys: dict[bytes, bytes], provenance: str | None) 
     if not can_be_replayed(metadata.unit):
         raise TraceError(f"{path} counts positions in {metadata.unit}, which is not supported yet")
     return metadata if metadata.provenance else replace(metadata, provenance=provenance or "")
+
+
+def refuse_queries(path: Path, metadata: Metadata, columns: Collection[str]) -> None:
+    """Raise TraceError for a trace of several queries a step whose number is not asked for."""
+    if metadata.draft_tokens > 1 and QUERY not in columns:
+        raise TraceError(
+            f"{path} has up to {metadata.draft_tokens} queries a step (speculative decoding), and"
+            f" this works on one a step: `hisparse-sim sweep` replays such a trace by the engine's"
+            f" rules for drafts"
+        )
 
 
 def completed(path: Path, metadata: Metadata, parts: tuple[Part, ...], groups: Stored) -> Metadata:

@@ -14,6 +14,8 @@ from hisparse_sim.traces.errors import TraceError
 from hisparse_sim.traces.file.arrow import HEAD, STREAM_HEAD, arrow_container
 from hisparse_sim.traces.file.columns import (
     OPTIONAL,
+    QUERY,
+    REQUIRED,
     integers,
     present,
     ragged,
@@ -24,7 +26,7 @@ from hisparse_sim.traces.file.columns import (
 )
 from hisparse_sim.traces.file.layout import parquet_container
 from hisparse_sim.traces.file.metadata import PROVENANCES, Metadata
-from hisparse_sim.traces.file.opening import completed, place, read_metadata
+from hisparse_sim.traces.file.opening import completed, place, read_metadata, refuse_queries
 from hisparse_sim.traces.file.parts import Columns, Part, Stored, decoding
 from hisparse_sim.traces.file.rules import RowError, Tally, check_rows, strip_padding
 from hisparse_sim.traces.files import opened
@@ -55,6 +57,10 @@ def open_trace(path: str | os.PathLike[str], provenance: str | None = None) -> "
     if wrong:
         raise TraceError(f"{path} {wrong}")
     metadata = read_metadata(path, container.keys, provenance)
+    if metadata.draft_tokens > 1:
+        wrong = wrong_column(container.schema, (*REQUIRED, QUERY))
+        if wrong:
+            raise TraceError(f"{path} {wrong}")
     parts, rows = container.lay_out()
     metadata = completed(path, metadata, parts, rows)
     return Trace(path, provenance, metadata, parts, present(container.schema), rows)
@@ -108,6 +114,12 @@ class Trace:
     def name(self) -> str:
         """File name without its suffix."""
         return printable(self.path.stem)
+
+    @property
+    def optional(self) -> tuple[str, ...]:
+        """The optional columns that it has: `read` for a copy asks for them."""
+        found = [name for name in OPTIONAL if name in self.columns]
+        return tuple(name for name in found if name != QUERY or self.metadata.draft_tokens > 1)
 
     @property
     def rows(self) -> int:
@@ -179,11 +191,12 @@ class Trace:
     ) -> Demand:
         """Read one part and check every rule of the trace file.
 
-        `columns` asks for "scores" and "next_positions". `steps` = (first, stop) keeps the rows
-        with first <= step < stop, possibly none; the rules are checked on all rows.
+        `columns` asks for "scores", "next_positions" and "row"; who leaves out the last wants one
+        query a step. `steps` = (first, stop) keeps the rows with first <= step < stop, possibly
+        none; the rules are checked on all rows.
 
         Raises TraceError naming file, request, layer and step if the rows break a rule, cannot be
-        decoded, or lack a column asked for.
+        decoded, or lack a column asked for, and for a trace of several queries a step.
         """
         return self.read_tallied(part, columns, steps)[0]
 
@@ -197,8 +210,9 @@ class Trace:
         for name in columns:
             if name not in OPTIONAL:
                 raise ValueError(f"unknown column {name!r}; choose of {', '.join(OPTIONAL)}")
-            if name not in self.columns:
+            if name not in self.optional:
                 raise TraceError(f"{self.path} has no column {name}")
+        refuse_queries(self.path, self.metadata, columns)
         found, step = self._decoded(part, ("request", "layer", "seq_len", "positions", *columns))
         try:
             with decoding(self.path, place(part)):
@@ -244,8 +258,10 @@ class Trace:
             raise RowError(int(strangers.argmax()), "the row is of another request or layer")
         seq_len = integers(found["seq_len"], "seq_len", np.int32)
         listed = ragged(found["positions"], "positions")
-        tally = check_rows(step, seq_len, listed, self.metadata.top_k)
-        prompt_len = self.metadata.prompt_len.get(part.request, int(seq_len[0]) - 1)
+        query = integers(found[QUERY], QUERY, np.int32) if QUERY in found else None
+        about = self.metadata
+        tally = check_rows(step, seq_len, listed, about.top_k, query, about.draft_tokens)
+        prompt_len = about.prompt_len.get(part.request, int(seq_len[0]) - 1)
         if prompt_len >= seq_len[0]:
             raise RowError(
                 0, f"seq_len is {seq_len[0]}, not above the prompt_len {prompt_len} of the metadata"
@@ -260,13 +276,16 @@ class Trace:
             else None
         )
         return Demand(
-            part.request, part.layer, prompt_len, step, seq_len, *listed, scores, following
+            part.request, part.layer, prompt_len, step, seq_len, *listed, scores, following, query
         ), tally
 
     def _refuse(self, part: Part, step: Ints | None, error: RowError) -> NoReturn:
         what = error.what
-        if what == "the step has more than one row" and "row" in self.columns:
-            what += ": speculative decoding is not supported yet"
+        if what == "the step has more than one row" and QUERY in self.columns:
+            what += (
+                ": if they are the queries of speculative decoding, state in the metadata how many"
+                " a step has at most, as draft_tokens"
+            )
         at = f"row {part.first_row + error.row}" if step is None else f"step {step[error.row]}"
         raise TraceError(f"{self.path}{place(part)}, {at}: {what}") from None
 

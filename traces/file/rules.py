@@ -27,12 +27,83 @@ class Tally(NamedTuple):
     unsorted_rows: int = 0
 
 
-def check_rows(step: Ints, seq_len: Ints, lists: Ragged, top_k: int) -> Tally:
-    """Raise RowError for the first row that breaks a rule; -1 in a row is skipped.
+def check_rows(
+    step: Ints,
+    seq_len: Ints,
+    lists: Ragged,
+    top_k: int,
+    query: Ints | None = None,
+    draft_tokens: int = 1,
+) -> Tally:
+    """Raise RowError for a row that breaks a rule; -1 in a row is skipped.
 
     Step numbers have no gaps, seq_len >= 1 never shrinks, positions are distinct, in
-    [0, seq_len), and at most `top_k` a row.
+    [0, seq_len), and at most `top_k` a row. With `query`, those of a step count from 0, each
+    has one token more than the one before, and the step after it has 1 to all of them more. There
+    are at most `draft_tokens` a step.
     """
+    if query is not None:
+        _check_queries(step, seq_len, query, draft_tokens)
+        _check_range(seq_len, lists)  # below, a row may list what the longest before it had
+        step = np.arange(len(step), dtype=np.int32)
+        seq_len = np.maximum.accumulate(seq_len)
+    return _check_rows(step, seq_len, lists, top_k)
+
+
+def _check_queries(step: Ints, seq_len: Ints, query: Ints, draft_tokens: int) -> None:
+    same = np.diff(step) == 0
+    expected = np.where(same, query[:-1] + 1, 0)
+    first = np.concatenate([[0], expected])
+    wrong = query != first
+    if wrong.any():
+        row = int(wrong.argmax())
+        raise RowError(row, f"row is {query[row]}, expected {first[row]}: queries count from 0")
+    if query.max(initial=0) >= draft_tokens:
+        row = int(query.argmax())
+        raise RowError(row, f"row is {query[row]}, and draft_tokens {draft_tokens}")
+    gap = np.diff(step).astype(np.int64)
+    wrong = (gap != 0) & (gap != 1)
+    if wrong.any():
+        row = int(wrong.argmax()) + 1
+        raise RowError(row, f"the step before it is {step[row - 1]}, and steps may have no gaps")
+    if len(seq_len) and seq_len.min() < 1:
+        row = int(seq_len.argmin())
+        raise RowError(row, f"seq_len is {seq_len[row]}, expected at least 1")
+    grown = np.diff(seq_len.astype(np.int64))
+    wrong = same & (grown != 1)
+    if wrong.any():
+        row = int(wrong.argmax()) + 1
+        raise RowError(
+            row,
+            f"query {query[row]} has seq_len {seq_len[row]}, expected one more than the"
+            f" {seq_len[row - 1]} of the query before it",
+        )
+    heads = np.flatnonzero(query == 0)
+    accepted = np.diff(seq_len[heads].astype(np.int64))
+    queries = np.diff(heads)
+    wrong = (accepted < 1) | (accepted > queries)
+    if wrong.any():
+        place = int(wrong.argmax())
+        raise RowError(
+            int(heads[place + 1]),
+            f"seq_len grew by {accepted[place]} since the step before, which had"
+            f" {queries[place]} queries: a step accepts 1 to all of its tokens",
+        )
+
+
+def _check_range(seq_len: Ints, lists: Ragged) -> None:
+    filled = np.flatnonzero(np.diff(lists.offsets))
+    if len(filled) == 0:
+        return
+    highest = np.maximum.reduceat(lists.values, lists.offsets[filled])
+    wrong = highest >= seq_len[filled]
+    if wrong.any():
+        place = int(wrong.argmax())
+        row = int(filled[place])
+        raise RowError(row, outside(int(highest[place]), int(seq_len[row])))
+
+
+def _check_rows(step: Ints, seq_len: Ints, lists: Ragged, top_k: int) -> Tally:
     from hisparse_sim.traces.file import passes
 
     start = passes.first_suspect(step, seq_len, lists.offsets, lists.values, top_k)

@@ -34,7 +34,6 @@ def sample(
     refuse_unwritable(out)
     refuse_input(out, [trace.path])
     parts = trace.select(requests, layers)
-    optional = [name for name in ("scores", "next_positions") if name in trace.columns]
     kept, prompt_len = _prompt_lengths(trace, parts, steps)
     if not kept:
         raise TraceError(f"{trace.path} has no rows with steps {_shown(steps)}")
@@ -50,7 +49,7 @@ def sample(
     )
     with TraceWriter(out, metadata) as writer:
         for part in parts:
-            demand = trace.read(part, optional, steps)
+            demand = trace.read(part, trace.optional, steps)
             if demand.rows:
                 writer.write(demand)
     return Path(out)

@@ -8,6 +8,7 @@ import numpy as np
 
 from hisparse_sim.traces.demand import Demand
 from hisparse_sim.traces.file.ahead import read_ahead
+from hisparse_sim.traces.file.columns import QUERY
 from hisparse_sim.traces.file.metadata import Metadata
 from hisparse_sim.traces.file.reader import Trace
 from hisparse_sim.traces.file.rules import stamp_keys
@@ -49,6 +50,7 @@ class TraceInfo:
     requests: tuple[str, ...]
     total: LayerInfo
     per_layer: tuple[LayerInfo, ...]  # ascending
+    accepted_per_step: float | None  # mean tokens, of steps with one after; None: one query a step
 
     def table(self) -> "pd.DataFrame":
         """The layers and the whole, a row each: `trace, provenance`, the fields of `LayerInfo` and
@@ -61,8 +63,14 @@ class TraceInfo:
         rows.insert(1, "provenance", self.metadata.provenance)
         if self.metadata.unit != TOKEN:
             rows.insert(2, "unit", self.metadata.unit)
+        if self.metadata.draft_tokens > 1:
+            rows["draft_tokens"] = self.metadata.draft_tokens
+            rows["accepted_per_step"] = self.accepted_per_step
         rows["trace_sha256"] = self.sha256
         return rows
+
+
+_ADDED = "rows positions overlap pairs first recent accepted accepting".split()
 
 
 @dataclass
@@ -78,10 +86,12 @@ class _Sums:
     pairs: int = 0
     first: int = 0
     recent: int = 0
+    accepted: int = 0
+    accepting: int = 0
 
     def add(self, other: "_Sums") -> None:
         self.requests |= other.requests
-        for name in ("rows", "positions", "overlap", "pairs", "first", "recent"):
+        for name in _ADDED:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.row_min = min(self.row_min, other.row_min)
         self.row_max = max(self.row_max, other.row_max)
@@ -111,7 +121,7 @@ def info(trace: Trace) -> TraceInfo:
     """
     total = _Sums(set())
     per_layer = {layer: _Sums(set()) for layer in trace.layers}
-    for part, demand in read_ahead(trace, trace.parts):
+    for part, demand in read_ahead(trace, trace.parts, {QUERY} & set(trace.optional)):
         sums = _sums(demand)
         total.add(sums)
         per_layer[part.layer].add(sums)
@@ -123,6 +133,7 @@ def info(trace: Trace) -> TraceInfo:
         requests=trace.requests,
         total=total.info(None),
         per_layer=tuple(sums.info(layer) for layer, sums in per_layer.items()),
+        accepted_per_step=total.accepted / total.accepting if total.accepting else None,
     )
 
 
@@ -140,6 +151,8 @@ def _sums(demand: Demand) -> _Sums:
         RECENT_POSITIONS,
     )
     lengths = np.diff(demand.offsets)
+    heads = demand.seq_len[demand.first_rows]
+    several = demand.query is not None
     return _Sums(
         {demand.request},
         demand.rows,
@@ -152,4 +165,6 @@ def _sums(demand: Demand) -> _Sums:
         pairs,
         first,
         recent,
+        int(heads[-1] - heads[0]) if several else 0,
+        len(heads) - 1 if several else 0,
     )

@@ -56,6 +56,11 @@ class _Trace(Protocol):
     def metadata(self) -> _Described: ...
 
 
+def in_blocks(trace: _Trace) -> bool:
+    """Return whether positions of a trace are blocks of tokens."""
+    return trace.metadata.unit != TOKEN
+
+
 def refuse_blocks(traces: Iterable[_Trace], what: str) -> None:
     """Raise TraceError for a trace whose positions are not tokens; `what` ("plans need") requires
     tokens.
@@ -63,7 +68,7 @@ def refuse_blocks(traces: Iterable[_Trace], what: str) -> None:
     Bytes, memory and time are only known for models that select tokens.
     """
     for trace in traces:
-        if trace.metadata.unit != TOKEN:
+        if in_blocks(trace):
             raise TraceError(
                 f"{trace.path} counts {plural(trace.metadata.unit)}, and {what} single tokens:"
                 " sweep and curve report its misses, but compute no cost"

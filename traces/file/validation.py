@@ -37,7 +37,6 @@ def validate(
         trace = open_trace(path, provenance)
     except TraceError as error:
         return Validation((str(error),), (), complete=True)
-    optional = [name for name in ("scores", "next_positions") if name in trace.columns]
     problems: list[str] = []
     notes = _Notes(trace)
     read = 0
@@ -46,7 +45,7 @@ def validate(
             break
         read += 1
         try:
-            notes.add(*trace.read_tallied(part, optional))
+            notes.add(*trace.read_tallied(part, trace.optional))
         except TraceError as error:
             problems.append(str(error))
     return Validation(tuple(problems), notes.warnings(), complete=read == len(trace.parts))

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from hisparse_sim.traces.demand import Demand, Longs, Ragged
 from hisparse_sim.traces.errors import TraceError
 from hisparse_sim.traces.file.arrow import arrow_writer
-from hisparse_sim.traces.file.columns import narrow
+from hisparse_sim.traces.file.columns import QUERY, narrow
 from hisparse_sim.traces.file.digest import sealed
 from hisparse_sim.traces.file.metadata import KEY, Metadata
 from hisparse_sim.traces.file.rules import RowError, check_rows, strip_padding
@@ -54,7 +54,7 @@ class TraceWriter:
         self._lz4 = lz4
         self._stack = ExitStack()
         self._file: Any = None  # of pyarrow, or ours for Arrow
-        self._optional: tuple[bool, bool] = (False, False)
+        self._optional: tuple[bool, bool] = (False, False)  # scores, next_positions
         self._last: tuple[str, int] | None = None
         self._requests: set[str] = set()
 
@@ -89,7 +89,12 @@ class TraceWriter:
         if demand.rows == 0:
             raise TraceError(f"{place}: there are no rows")
         self._keep_order(demand, place)
-        demand = _stripped(demand, self.metadata.top_k, place)
+        if (demand.query is not None) != (self.metadata.draft_tokens > 1):
+            raise TraceError(
+                f"{place}: a step has several queries if, and only if, the metadata has a"
+                f" draft_tokens above 1"
+            )
+        demand = _stripped(demand, self.metadata, place)
         optional = (demand.scores is not None, demand.next_positions is not None)
         if self._file is None:
             self._optional = optional
@@ -122,6 +127,11 @@ class TraceWriter:
             pa.field("layer", pa.int16(), nullable=False),
             pa.field("step", pa.int32(), nullable=False),
             pa.field("seq_len", pa.int32(), nullable=False),
+            *(
+                [pa.field(QUERY, pa.int8(), nullable=False)]
+                if self.metadata.draft_tokens > 1
+                else []
+            ),
             _list_field("positions", pa.int32()),
         ]
         if self._optional[0]:
@@ -165,15 +175,17 @@ def _list_field(name: str, element: pa.DataType) -> pa.Field:
     return pa.field(name, pa.list_(pa.field("element", element, nullable=False)), nullable=False)
 
 
-def _stripped(demand: Demand, top_k: int, place: str) -> Demand:
+def _stripped(demand: Demand, about: Metadata, place: str) -> Demand:
     """Return the demand as the rules want it, or raise TraceError."""
     step = _fitting(demand.step, np.int32, f"{place}: step")
     seq_len = _fitting(demand.seq_len, np.int32, f"{place}: seq_len")
     listed = _as_ragged(demand.offsets, demand.positions, f"{place}: positions")
+    query = None if demand.query is None else _fitting(demand.query, np.int32, f"{place}: {QUERY}")
     scores = demand.scores
     if scores is not None:
         scores = _fitting(scores, np.float16, f"{place}: scores")
-    if not len(step) == len(seq_len) == len(listed.offsets) - 1:
+    columns = (step, seq_len, listed.offsets[1:], *(() if query is None else (query,)))
+    if len({len(column) for column in columns}) > 1:
         raise TraceError(f"{place}: step, seq_len and offsets do not have the same rows")
     for lists in (listed, demand.next_positions):
         if lists is not None and not _encloses(*lists, rows=len(step)):
@@ -181,7 +193,7 @@ def _stripped(demand: Demand, top_k: int, place: str) -> Demand:
     if scores is not None and len(scores) != len(listed.values):
         raise TraceError(f"{place}: there are not as many scores as positions")
     try:
-        tally = check_rows(step, seq_len, listed, top_k)
+        tally = check_rows(step, seq_len, listed, about.top_k, query, about.draft_tokens)
     except RowError as error:
         raise TraceError(f"{place}, step {step[error.row]}: {error.what}") from None
     if demand.prompt_len >= seq_len[0]:
@@ -195,7 +207,15 @@ def _stripped(demand: Demand, top_k: int, place: str) -> Demand:
     if following is not None:
         following, _ = strip_padding(_as_ragged(*following, f"{place}: next_positions"))
     return Demand(
-        demand.request, demand.layer, demand.prompt_len, step, seq_len, *listed, scores, following
+        demand.request,
+        demand.layer,
+        demand.prompt_len,
+        step,
+        seq_len,
+        *listed,
+        scores,
+        following,
+        query,
     )
 
 
@@ -239,6 +259,7 @@ def _table(demand: Demand, first: int, stop: int, schema: pa.Schema) -> pa.Table
         "layer": np.full(rows, demand.layer, np.int16),
         "step": demand.step[first:stop],
         "seq_len": demand.seq_len[first:stop],
+        QUERY: None if demand.query is None else demand.query[first:stop],
         "positions": _list_array(demand.offsets, demand.positions, first, stop),
         "scores": demand.scores,
         "next_positions": demand.next_positions,

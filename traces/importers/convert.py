@@ -10,7 +10,6 @@ from typing import Any
 from hisparse_sim.traces.demand import Demand
 from hisparse_sim.traces.errors import TraceError
 from hisparse_sim.traces.file.ahead import read_ahead
-from hisparse_sim.traces.file.columns import OPTIONAL
 from hisparse_sim.traces.file.metadata import PROVENANCES, Metadata
 from hisparse_sim.traces.file.model_config import configured
 from hisparse_sim.traces.file.reader import open_trace
@@ -117,9 +116,8 @@ def _written_again(
     refuse_input(target, [source])
     refuse_unwritable(target)
     trace = open_trace(source, provenance)
-    columns = trace.columns & set(OPTIONAL)
     with TraceWriter(target, trace.metadata, source=str(source), lz4=lz4) as writer:
-        for _, demand in read_ahead(trace, trace.parts, columns):
+        for _, demand in read_ahead(trace, trace.parts, trace.optional):
             writer.write(demand)
             if progress is not None:
                 progress(demand)

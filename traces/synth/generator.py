@@ -19,7 +19,7 @@ result of the fit. A fitted generator is not a reproduction: every file says `sy
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
@@ -32,7 +32,9 @@ from typing import Any
 import numpy as np
 
 from hisparse_sim.traces.demand import Demand, Ints
+from hisparse_sim.traces.drafts import check_accepted, drafted
 from hisparse_sim.traces.errors import TraceError
+from hisparse_sim.traces.file.layer_types import FULL, SHARED
 from hisparse_sim.traces.file.metadata import Metadata
 from hisparse_sim.traces.file.units import block_unit
 from hisparse_sim.traces.machine_memory import refuse_too_large
@@ -185,13 +187,26 @@ def synthesize(
     layers: list[int] | None = None,
     requests: int = 1,
     seed: int = 0,
+    draft_tokens: int = 1,
+    accepted: float | None = None,
+    full_layers: Collection[int] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> None:
     """Write a synthetic trace, layer by layer; `progress(done, all)` is called after each.
 
-    Raises TraceError for an impossible shape or layer, or if the file cannot be written.
+    With `draft_tokens` above 1 the steps of the profile are verify steps of so many queries, that
+    accept `accepted` tokens on average, see `traces.drafts`. With `full_layers` these have an
+    index, and the others repeat the one before them: of those there are no rows.
+
+    Raises TraceError for an impossible shape or layer, or if the file cannot be written; ValueError
+    for impossible drafts.
     """
     _check(profile)
+    mean = float(draft_tokens if accepted is None else accepted)
+    check_accepted(mean, draft_tokens)
+    tokens = int((profile.steps - 1) * mean + 1e-9) + draft_tokens
+    drawn = profile if draft_tokens == 1 else replace(profile, steps=tokens)
+    _check(drawn)
     layers = list(range(profile.num_layers)) if layers is None else sorted(set(layers))
     for layer in layers:
         if not 0 <= layer < profile.num_layers:
@@ -203,21 +218,41 @@ def synthesize(
         raise TraceError(f"{requests} requests were asked for, and a trace has at least one")
     refuse_too_large(128.0 * requests, f"the names of {requests} requests")
     names = [f"synth-{number}" for number in range(requests)]
+    types = None if full_layers is None else _layer_types(profile, full_layers)
+    if types is not None:
+        layers = [layer for layer in layers if types[layer] == FULL]
+        if not layers:
+            raise TraceError("none of the layers asked for has an index: name one of full_layers")
     caveat = ""
     if profile != profiles().get(profile.name):
         caveat = "not for this file: its shape differs from the fitted one"
     elif len(layers) < profile.num_layers:
         caveat = f"over all {profile.num_layers} layers, of which this file has {len(layers)}"
-    parts = (
-        generate(profile, layer, request=name, seed=seed) for name in names for layer in layers
-    )
+    parts = (generate(drawn, layer, request=name, seed=seed) for name in names for layer in layers)
+    about = replace(metadata(profile, names, seed, caveat), layer_types=types)
+    if draft_tokens > 1:
+        parts = (drafted(part, draft_tokens, mean) for part in parts)
+        drafts = {"draft_tokens": draft_tokens, "accepted": mean, "rows": "of the tokens that came"}
+        about = replace(about, draft_tokens=draft_tokens, notes=about.notes | {"drafts": drafts})
     write_parts(
         path,
-        metadata(profile, names, seed, caveat),
+        about,
         parts,
         requests * len(layers),
         progress,
     )
+
+
+def _layer_types(profile: Profile, full_layers: Collection[int]) -> tuple[str, ...]:
+    for layer in full_layers:
+        if not 0 <= layer < profile.num_layers:
+            raise TraceError(
+                f"there is no layer {layer}: profile {profile.name} has layers 0 to "
+                f"{profile.num_layers - 1}"
+            )
+    if 0 not in full_layers:
+        raise TraceError("layer 0 must be one of full_layers: no layer before it has an index")
+    return tuple(FULL if layer in full_layers else SHARED for layer in range(profile.num_layers))
 
 
 def write_parts(

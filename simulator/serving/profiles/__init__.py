@@ -19,7 +19,7 @@ from hisparse_sim.traces.documents import LEAST_AMOUNT, MOST_AMOUNT, parse_toml,
 from hisparse_sim.traces.errors import TraceError
 
 KINDS = ("measured", "published", "modelled")
-SECTIONS = ("models", "hardware", "links")
+SECTIONS = ("models", "blocks", "hardware", "links")
 FORMER_FIGURES = {"item_ns": "entry_ns"}  # names in profiles of earlier versions
 
 
@@ -174,7 +174,7 @@ def find_profile(section: str, name: str, path: str | Path | None = None) -> Pro
     for profile in reversed(profiles.values()):
         if wanted in (alias.casefold() for alias in profile.aliases):
             return profile
-    noun = {"models": "model", "links": "link"}.get(section, section)
+    noun = {"models": "model", "blocks": "model of blocks", "links": "link"}.get(section, section)
     raise ProfileError(
         f"unknown {noun} {name!r}; known: {', '.join(sorted(profiles))}; add your own in a file"
         " given with `profiles`"

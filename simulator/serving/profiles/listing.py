@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from hisparse_sim.simulator.serving.engines import CHANGES, ENGINES, RELEASES
+from hisparse_sim.simulator.serving.engines import CHANGES, RELEASES, SGLANG, VLLM, VLLM_SOURCE
 from hisparse_sim.simulator.serving.latency import load_link
 from hisparse_sim.simulator.serving.profiles import (
     SECTIONS,
@@ -89,7 +89,7 @@ def _derived(name: str, path: str | Path | None) -> Iterator[tuple[Any, ...]]:
 
 def _engines() -> Iterator[tuple[Any, ...]]:
     """What differs between releases: the value in each, and the change that brought it."""
-    for name, engine in ENGINES.items():
+    for name, engine in SGLANG.items():
         release = RELEASES.index(name.removeprefix("sglang-"))
         for fact in dict.fromkeys(change.fact for change in CHANGES):
             changes = [change for change in CHANGES if change.fact == fact]
@@ -98,6 +98,8 @@ def _engines() -> Iterator[tuple[Any, ...]]:
             when = f"since {told.since}" if past else f"only from {told.since} on"
             source = f"{when}: {told.meaning}; {told.source}"
             yield ENGINE_TABLE, name, fact, getattr(engine, fact), "published", source
+    for fact in ("rules", "drafts", "plans_shared_misses"):
+        yield ENGINE_TABLE, VLLM.name, fact, getattr(VLLM, fact), "published", VLLM_SOURCE
 
 
 def _step_times() -> Iterator[tuple[Any, ...]]:

@@ -11,23 +11,27 @@ from hisparse_sim.simulator.views.figures.by_layer import (
 )
 from hisparse_sim.simulator.views.figures.costs import (
     latency,
+    ours_over_published,
     plan_pareto,
     throughput,
     throughput_beside_published,
 )
+from hisparse_sim.simulator.views.figures.kinds import KINDS, plot
 from hisparse_sim.simulator.views.figures.misses import (
     layer_step_map,
     miss_ratio,
-    policy_bars,
+    policy_dots,
     rolling_misses,
 )
 from hisparse_sim.simulator.views.figures.page import locality_page
 from hisparse_sim.simulator.views.figures.reuse import overlap, reuse_distance, working_set
+from hisparse_sim.simulator.views.figures.served import percentiles, time_shares
 from hisparse_sim.simulator.views.figures.style import (
     COLOURS,
     DASHES,
     MARKERS,
     STYLE,
+    STYLES,
     check_suffix,
     looks,
     new_axes,
@@ -38,8 +42,10 @@ from hisparse_sim.simulator.views.figures.style import (
 __all__ = [
     "COLOURS",
     "DASHES",
+    "KINDS",
     "MARKERS",
     "STYLE",
+    "STYLES",
     "SUFFIXES",
     "check_suffix",
     "cross_layer_overlap",
@@ -50,9 +56,12 @@ __all__ = [
     "looks",
     "miss_ratio",
     "new_axes",
+    "ours_over_published",
     "overlap",
+    "percentiles",
     "plan_pareto",
-    "policy_bars",
+    "plot",
+    "policy_dots",
     "reuse_distance",
     "rolling_misses",
     "save",
@@ -60,5 +69,6 @@ __all__ = [
     "styled",
     "throughput",
     "throughput_beside_published",
+    "time_shares",
     "working_set",
 ]

@@ -15,6 +15,7 @@ from hisparse_sim.simulator.views.figures.style import (
     root_figure,
     shortened,
     styled,
+    titled,
 )
 from hisparse_sim.traces.locality.measure import RECENT, SINKS
 
@@ -24,14 +25,16 @@ if TYPE_CHECKING:
 _MOST_NUMBERS = 10  # layers of a heat map whose cells carry their number
 
 
-def cross_layer_overlap(rows: pd.DataFrame, *, axes: "Axes | None" = None) -> "Axes":
+def cross_layer_overlap(
+    rows: pd.DataFrame, *, axes: "Axes | None" = None, style: str | None = None
+) -> "Axes":
     """Draw the share of positions that two layers select in the same step.
 
     A heat map for one trace; for several, lines over the distance between layers. Raises ValueError
     if no trace has more than one layer."""
     left_out = check_measure(rows, "cross_layer", "has a single layer")
     own = rows[rows["measure"] == "cross_layer"]
-    with styled():
+    with styled(style):
         if rows["trace"].nunique() > 1:
             axes = axes or new_axes(5.2, 3.2)
             apart = (own["layer"] - own["at"]).abs().astype(int).rename("apart")
@@ -57,12 +60,14 @@ def cross_layer_overlap(rows: pd.DataFrame, *, axes: "Axes | None" = None) -> "A
             _heat_map(axes, grid)
             axes.set_xlabel("of the positions of this layer (%)")
             axes.set_ylabel("this one selects, too")
-        axes.set_title("Overlap of layers in the same step")
+        titled(axes, "Overlap of layers in the same step")
         finish(axes, rows, "upper right", left_out)
     return axes
 
 
-def sinks_and_recent(rows: pd.DataFrame, *, axes: "Axes | None" = None) -> "Axes":
+def sinks_and_recent(
+    rows: pd.DataFrame, *, axes: "Axes | None" = None, style: str | None = None
+) -> "Axes":
     """Draw the share of the first positions and of the last tokens that a step selects, by layer.
 
     With several traces, the first positions are crosses on dotted lines."""
@@ -74,7 +79,7 @@ def sinks_and_recent(rows: pd.DataFrame, *, axes: "Axes | None" = None) -> "Axes
         "sink_coverage": f"first {SINKS} positions",
         "density": "all positions",
     }
-    with styled():
+    with styled(style):
         axes = axes or new_axes(5.2, 3.2)
         for name, own, look in traces:
             for number, (measure, what) in enumerate(kinds.items()):
@@ -90,23 +95,23 @@ def sinks_and_recent(rows: pd.DataFrame, *, axes: "Axes | None" = None) -> "Axes
         axes.set_yticks(range(0, 101, 20))
         axes.set_ylabel("of them selected in a step (%)")
         title = f"Recent {newest} and sinks" if one else f"Recent {newest} (dots), sinks (crosses)"
-        axes.set_title(title)
+        titled(axes, title)
         finish(axes, rows, "upper left", left_out, columns=2)
     return axes
 
 
-def drift(rows: pd.DataFrame, *, axes: "Axes | None" = None) -> "Axes":
+def drift(rows: pd.DataFrame, *, axes: "Axes | None" = None, style: str | None = None) -> "Axes":
     """Draw the share of the most selected positions that differ in the second half, by layer.
 
     Raises ValueError for a trace of one step."""
     left_out = check_measure(rows, "drift", "has a single step")
-    with styled():
+    with styled(style):
         axes = axes or new_axes(5.2, 3.2)
         for name, own, look in traces_with(rows, "drift"):
             _by_layer(axes, own, "drift", look.colour, look.dash, look.marker, shortened(name))
         from_zero(axes)
         axes.set_ylabel("most selected that differ (%)")
-        axes.set_title("Drift between the halves")
+        titled(axes, "Drift between the halves")
         finish(axes, rows, None, left_out)
     return axes
 

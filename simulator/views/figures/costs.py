@@ -8,15 +8,17 @@ import pandas as pd
 from hisparse_sim.simulator.views.figures.style import (
     COLOURS,
     MARKERS,
+    closed_loops,
     draw_lines,
     from_zero,
     legend_beside,
     looks,
     new_axes,
     origin,
+    powers_of_two,
     put_origin,
-    spaced,
     styled,
+    titled,
 )
 
 if TYPE_CHECKING:
@@ -30,7 +32,13 @@ def _need(table: pd.DataFrame, names: str, what: str) -> None:
         raise ValueError(f"{what} needs the columns {names}; missing: {', '.join(missing)}")
 
 
-def latency(points: pd.DataFrame, *, provenance: str = "", axes: "Axes | None" = None) -> "Axes":
+def latency(
+    points: pd.DataFrame,
+    *,
+    provenance: str = "",
+    axes: "Axes | None" = None,
+    style: str | None = None,
+) -> "Axes":
     """Draw the swap-in time of a layer: measured points, and predicted ones joined by lines.
 
     `points`: columns `batch, misses` (of each request) and `measured_us`, `predicted_us` or both;
@@ -40,7 +48,7 @@ def latency(points: pd.DataFrame, *, provenance: str = "", axes: "Axes | None" =
     if not kinds:
         raise ValueError("the latency figure needs a column measured_us or predicted_us")
     batches = sorted(points["batch"].unique())
-    with styled():
+    with styled(style):
         axes = axes or new_axes(5.6, 3.4)
         look = looks(f"{batch} requests" if batch > 1 else "1 request" for batch in batches)
         for batch, (name, (colour, dash, marker, _)) in zip(batches, look.items(), strict=True):
@@ -63,43 +71,36 @@ def latency(points: pd.DataFrame, *, provenance: str = "", axes: "Axes | None" =
         axes.set_ylabel("swap-in of one layer (µs)")
         from_zero(axes)
         means = {"predicted_us": "lines: predicted", "measured_us": "points: measured"}
-        axes.set_title("Time of a swap-in (" + ", ".join(means[kind] for kind in kinds) + ")")
+        titled(axes, "Time of a swap-in (" + ", ".join(means[kind] for kind in kinds) + ")")
         legend_beside(axes, "decoding together")
         put_origin(axes, provenance or origin(points))
     return axes
 
 
-def throughput(rows: pd.DataFrame, *, axes: "Axes | None" = None) -> "Axes":
+def throughput(
+    rows: pd.DataFrame, *, axes: "Axes | None" = None, style: str | None = None
+) -> "Axes":
     """Draw output tokens per second over concurrent requests, a line per mode.
 
     `rows`: those of `serve`, columns `mode, load, tokens_per_s`; open loops (a load per second) are
     left out. Raises ValueError if nothing is left, or for runs of several settings."""
-    _need(rows, "mode load tokens_per_s", "the throughput figure")
-    loads = pd.to_numeric(rows["load"], errors="coerce")
-    closed = rows.assign(concurrency=loads)[loads.notna()]
-    if closed.empty:
-        raise ValueError("no closed loop to draw: run serve with `concurrencies`")
-    if closed.duplicated(["mode", "concurrency"]).any():
-        raise ValueError("the runs are of several settings: draw those of one")
-    with styled():
+    closed = closed_loops(rows, ("tokens_per_s",))
+    with styled(style):
         axes = axes or new_axes(5.6, 3.4)
         draw_lines(axes, closed, "mode", "concurrency", "tokens_per_s")
-        places = sorted(closed["concurrency"].unique())
-        if len(places) > 1:
-            axes.set_xscale("log", base=2)
-        labels = spaced(np.log2(places).tolist(), [f"{place:g}" for place in places], 0.09)
-        axes.set_xticks(places, labels)
-        axes.minorticks_off()
+        powers_of_two(axes, sorted(closed["concurrency"].unique()))
         from_zero(axes)
         axes.set_xlabel("concurrent requests")
         axes.set_ylabel("output tokens per second")
-        axes.set_title("Throughput by concurrency (simulated)")
+        titled(axes, "Throughput by concurrency (simulated)")
         legend_beside(axes)
         put_origin(axes, origin(rows))
     return axes
 
 
-def plan_pareto(candidates: pd.DataFrame, *, axes: "Axes | None" = None) -> "Axes":
+def plan_pareto(
+    candidates: pd.DataFrame, *, axes: "Axes | None" = None, style: str | None = None
+) -> "Axes":
     """Draw the candidates of a plan: tokens per second over time per token; upper left is better.
 
     A colour and marker per buffer, the area by pinned host memory, the ratio beside points that no
@@ -111,7 +112,7 @@ def plan_pareto(candidates: pd.DataFrame, *, axes: "Axes | None" = None) -> "Axe
         raise ValueError("no candidate of this plan can run: there is nothing to draw")
     if able.duplicated(["buffer", "ratio"]).any():
         raise ValueError("the candidates are those of several plans: draw one")
-    with styled():
+    with styled(style):
         axes = axes or new_axes(5.8, 3.6)
         most = able["host_gb"].max()
         buffers = sorted(able["buffer"].unique())
@@ -156,7 +157,7 @@ def plan_pareto(candidates: pd.DataFrame, *, axes: "Axes | None" = None) -> "Axe
             )
         axes.set_xlabel("time per output token (ms)")
         axes.set_ylabel("output tokens per second")
-        axes.set_title("Plans: throughput against latency (simulated)")
+        titled(axes, "Plans: throughput against latency (simulated)")
         legend_beside(axes, f"area: host memory,\nup to {most:,.0f} GB")
         put_origin(axes, origin(candidates))
     return axes
@@ -178,12 +179,14 @@ def _apart(front: pd.DataFrame, axes: "Axes") -> pd.DataFrame:
     return front[kept]
 
 
-def throughput_beside_published(served: pd.DataFrame, published: pd.DataFrame) -> "Axes":
+def throughput_beside_published(
+    served: pd.DataFrame, published: pd.DataFrame, *, style: str | None = None
+) -> "Axes":
     """Draw throughput over concurrency beside published figures.
 
     `served`: see `throughput`. `published`: `source, concurrency, tokens_per_s`.
     """
-    with styled():
+    with styled(style):
         axes = throughput(served, axes=new_axes(8.4, 3.6))
         for source, marker, name in (
             ("user", "o", "a user"),
@@ -200,6 +203,39 @@ def throughput_beside_published(served: pd.DataFrame, published: pd.DataFrame) -
                 label=f"published ({name})",
             )
         axes.set_ylim(top=1.05 * max(axes.get_ylim()[1] / 1.05, published["tokens_per_s"].max()))
-        axes.set_title("GLM-5.1-FP8 on 8 x H200, 32k in, 8k out")
+        titled(axes, "GLM-5.1-FP8 on 8 x H200, 32k in, 8k out")
         legend_beside(axes)
+    return axes
+
+
+def ours_over_published(rows: pd.DataFrame, axes: "Axes | None" = None) -> "Axes":
+    """Draw our figures over published ones, both logarithmic, with bands of 10 and 25 %.
+
+    `rows`: of `reproduce`: `published, ours, sample`. Every figure has its own unit.
+    """
+    with styled():
+        axes = axes or new_axes(4.6, 4.6)
+        both = pd.concat([rows["published"], rows["ours"]])
+        ends = [both.min() / 1.6, both.max() * 1.6]
+        for share, shade in ((0.25, 0.1), (0.1, 0.2)):
+            low, high = ([end * factor for end in ends] for factor in (1 - share, 1 + share))
+            axes.fill_between(ends, low, high, color="black", alpha=shade, linewidth=0)
+        axes.plot(ends, ends, color="black", linewidth=0.8)
+        for (sample, own), colour, marker in zip(
+            rows.groupby("sample"), COLOURS, MARKERS, strict=False
+        ):
+            axes.plot(
+                own["published"],
+                own["ours"],
+                marker,
+                color=colour,
+                markerfacecolor="none",
+                markersize=4,
+                label=f"{sample} ({len(own)})",
+            )
+        axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends, aspect="equal")
+        axes.set_xlabel("published, each in its own unit")
+        axes.set_ylabel("ours, modelled")
+        axes.set_title("Published figures and ours; bands of 10 and 25 %")
+        axes.legend(loc="upper left")
     return axes

@@ -1,7 +1,7 @@
 """Figures of misses."""
 
-from itertools import cycle, product
-from typing import TYPE_CHECKING
+from itertools import product
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -11,19 +11,20 @@ from hisparse_sim.simulator.mrc.names import TEXTBOOK_LRU
 from hisparse_sim.simulator.replay.joining import joined, joined_curves
 from hisparse_sim.simulator.replay.totals import totals
 from hisparse_sim.simulator.views.figures.style import (
-    COLOURS,
     DASHES,
     from_zero,
     legend_beside,
     looks,
     new_axes,
     origin,
+    powers_of_two,
     put_origin,
     root_figure,
     shortened,
-    spaced,
     styled,
+    titled,
 )
+from hisparse_sim.simulator.views.palette import named
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -31,7 +32,8 @@ if TYPE_CHECKING:
 MAP_COLUMNS = 256  # of a heat map; more steps are averaged
 
 _MOST_SIZES = 12  # ticks of an axis of buffer sizes
-_MOST_LEVEL = 8  # labels under groups of bars; more are turned
+_MOST_LEVEL = 8  # labels under groups of dots; more are turned
+_LABEL_INCHES = 0.42  # of the figure, for a text at every dot
 _MOST_BANDS = 6  # more are all grey
 
 
@@ -41,6 +43,7 @@ def rolling_misses(
     window: int | None = None,
     provenance: str = "",
     axes: "Axes | None" = None,
+    style: str | None = None,
 ) -> "Axes":
     """Draw rolling curves of misses or swap-in time (the columns of `curves.rolling_curves`), a
     line per policy and buffer, and per trace, start and selection where several are given.
@@ -56,7 +59,7 @@ def rolling_misses(
         raise ValueError(f"the curves have windows of {found} steps, not of {window}: draw one")
     timed = "swap_in_us" in curves
     drawn = "swap_in_us" if timed else "misses_per_step"
-    with styled():
+    with styled(style):
         policies = list(dict.fromkeys(curves["policy"]))
         several = "trace" in curves and curves["trace"].nunique() > 1
         by = ["buffer", "policy", *(["trace"] if several else [])]
@@ -64,10 +67,14 @@ def rolling_misses(
         layers = int(curves["layers"].max())
         banded = layers > 1 and lines.ngroups <= _MOST_BANDS
         axes = axes or new_axes(7.2, max(3.6, 1.2 + 0.17 * lines.ngroups))
-        for (of, line), colour, dash in zip(lines, cycle(COLOURS), cycle(DASHES)):
+        look = looks(policies)
+        dashes: dict[tuple[str, ...], Any] = {}
+        for of, line in lines:
             buffer, policy, *series = map(str, of)
+            colour = look[policy].colour
+            dash = dashes.setdefault((buffer, *series), DASHES[len(dashes) % len(DASHES)])
             slots = f"B = {int(buffer):,}"
-            name = slots if len(policies) == 1 else f"{policy}, {slots}"
+            name = slots if len(policies) == 1 else f"{named(policy)}, {slots}"
             name = "\n".join([name, *map(shortened, series)])
             if banded:
                 axes.fill_between(
@@ -82,14 +89,16 @@ def rolling_misses(
         from_zero(axes)
         axes.margins(x=0.01)
         what = "Modelled swap-in time" if timed else "Misses in the hot buffer"
-        axes.set_title(what + f", {policies[0]}" * (len(policies) == 1))
+        titled(axes, what + f", {named(policies[0])}" * (len(policies) == 1))
         put_origin(axes, provenance or origin(curves))
         band = "\n(band: 10-90 % of them)" if banded else ""
         legend_beside(axes, f"mean of {layers} layers{band}" if layers > 1 else "one layer")
     return axes
 
 
-def miss_ratio(rows: pd.DataFrame, *, axes: "Axes | None" = None) -> "Axes":
+def miss_ratio(
+    rows: pd.DataFrame, *, axes: "Axes | None" = None, style: str | None = None
+) -> "Axes":
     """Draw the miss-ratio curve: misses over selected positions by buffer size, a line per policy,
     and per trace and start where several are given.
 
@@ -99,13 +108,13 @@ def miss_ratio(rows: pd.DataFrame, *, axes: "Axes | None" = None) -> "Axes":
     parts of a trace, which are not summed.
     """
     corner = origin(rows)
-    named = rows.assign(method=rows.get("method", "replay"), trace=rows.get("trace", ""))
-    rows = joined(named.reset_index(drop=True))
+    told = rows.assign(method=rows.get("method", "replay"), trace=rows.get("trace", ""))
+    rows = joined(told.reset_index(drop=True))
     sums = totals(rows, ["trace", "policy", "buffer", "method"])
     traces, policies = (list(dict.fromkeys(sums[name])) for name in ("trace", "policy"))
     sums = sums.sort_values("buffer", kind="stable")
     banded = rows[rows["low"].notna()] if "low" in rows else rows[:0]
-    with styled():
+    with styled(style):
         axes = axes or new_axes(5.2, 3.4)
         look = looks(policies)
         for (number, trace), policy in product(enumerate(traces), policies):
@@ -113,9 +122,9 @@ def miss_ratio(rows: pd.DataFrame, *, axes: "Axes | None" = None) -> "Axes":
             if line.empty:
                 continue
             colour, dash, marker, _ = look[policy]
-            name = policy
+            name = named(policy)
             if len(traces) > 1:
-                name, dash = f"{policy}, {shortened(trace)}", DASHES[number % len(DASHES)]
+                name, dash = f"{name}, {shortened(trace)}", DASHES[number % len(DASHES)]
             replayed = (line["method"] == "replay").to_numpy()
             between = not replayed.all() and replayed.any()
             points = between and policy == ENGINE_LRU and TEXTBOOK_LRU in policies
@@ -141,56 +150,81 @@ def miss_ratio(rows: pd.DataFrame, *, axes: "Axes | None" = None) -> "Axes":
         sizes = sorted(exact["buffer"].unique())
         if len(sizes) > _MOST_SIZES:
             sizes = [sizes[at] for at in np.linspace(0, len(sizes) - 1, _MOST_SIZES).astype(int)]
-        axes.set_xticks(sizes, spaced(sizes, [f"{size:,}" for size in sizes], room=0.15))
+        powers_of_two(axes, sizes)
         from_zero(axes)
         axes.set_xlabel("hot buffer (slots per request and layer)")
         axes.set_ylabel("misses (% of selected positions)")
-        axes.set_title("Miss ratio by buffer size")
+        titled(axes, "Miss ratio by buffer size")
         legend_beside(axes)
         put_origin(axes, corner)
     return axes
 
 
-def policy_bars(rows: pd.DataFrame, *, axes: "Axes | None" = None) -> "Axes":
-    """Draw misses per step and layer, a group of bars per buffer and a bar per policy.
+def policy_dots(
+    rows: pd.DataFrame, *, axes: "Axes | None" = None, style: str | None = None
+) -> "Axes":
+    """Draw misses per step and layer, a group of dots per buffer and a dot per policy.
 
-    The figure on a bar is the excess over MIN (Belady) in per cent. `rows`: those of a sweep of one
-    trace and start, summed as in `miss_ratio`; ValueError for others."""
+    A line spans the 10th to 90th percentile of the layers where `rows` list them, else it runs from
+    the median to the 95th percentile of single steps. With few dots their text is the excess over
+    MIN (Belady) in per cent. `rows`: those of a sweep of one trace and start, summed as in
+    `miss_ratio`; ValueError for others."""
     sums = totals(rows)
     policies = list(dict.fromkeys(sums["policy"]))
     sizes = sorted(sums["buffer"].unique())
-    width = 0.84 / len(policies)
-    with styled():
-        axes = axes or new_axes(min(7.2, max(4.2, 0.3 * len(policies) * len(sizes) + 1.4)), 3.4)
+    spans, what = _spans(rows)
+    width = 0.8 / len(policies)
+    with styled(style):
+        axes = axes or new_axes(min(7.2, max(4.2, 0.26 * len(policies) * len(sizes) + 1.6)), 3.4)
+        dots = len(policies) * len(sizes)
+        labelled = root_figure(axes).get_figwidth() / dots >= _LABEL_INCHES
         look = looks(policies)
         for number, policy in enumerate(policies):
             own = sums[sums["policy"] == policy].set_index("buffer").reindex(sizes)
             places = np.arange(len(sizes)) + (number - (len(policies) - 1) / 2) * width
-            bars = axes.bar(
-                places,
-                own["misses_per_step"],
-                0.92 * width,
-                color=look[policy].colour,
-                hatch=look[policy].hatch,
-                edgecolor="white",
-                linewidth=0,
-                label=policy,
-            )
-            excess = own["excess_over_min"]
-            labels = ["" if np.isnan(value) else f"{100 * value:+.0f}%" for value in excess]
-            axes.bar_label(bars, labels, rotation=90, padding=2, fontsize=6.5)
+            colour, _, marker, _ = look[policy]
+            axes.plot(places, own["misses_per_step"], marker, color=colour, markersize=5,
+                      label=named(policy))  # fmt: skip
+            tops = own["misses_per_step"].to_numpy(float)
+            if spans is not None:
+                span = spans[spans["policy"] == policy].set_index("buffer").reindex(sizes)
+                axes.vlines(places, span["low"], span["high"], color=colour, linewidth=1.2)
+                tops = np.fmax(tops, span["high"].to_numpy(float))
+            if not labelled:
+                continue
+            for place, top, excess in zip(places, tops, own["excess_over_min"], strict=True):
+                text = "" if np.isnan(excess) else f"{100 * excess:+.0f}%"
+                axes.annotate(text, (place, top), xytext=(0, 4), textcoords="offset points",
+                              ha="center", fontsize=6.5)  # fmt: skip
         axes.set_xticks(range(len(sizes)), [f"{size:,}" for size in sizes])
         if len(sizes) > _MOST_LEVEL:
             axes.tick_params(axis="x", rotation=45)
+        for between in range(1, len(sizes)):
+            axes.axvline(between - 0.5, color="0.85", linewidth=0.6, zorder=0)
         axes.set_xlabel("hot buffer (slots per request and layer)")
         axes.grid(axis="x", visible=False)
-        axes.margins(y=0.15)
         axes.set_ylabel("misses per step and layer")
-        known = sums["excess_over_min"].notna().any()
-        axes.set_title("Misses by policy")
-        legend_beside(axes, "on the bars:\nexcess over\nMIN (Belady)" * bool(known))
+        from_zero(axes, 1.12)
+        titled(axes, "Misses by policy")
+        known = labelled and sums["excess_over_min"].notna().any()
+        legend_beside(axes, "\n".join([what, *["%: over MIN"] * bool(known)]).strip())
         put_origin(axes, origin(rows))
     return axes
+
+
+def _spans(rows: pd.DataFrame) -> tuple[pd.DataFrame | None, str]:
+    """Return the ends of the lines, `policy, buffer, low, high`, and what they span."""
+    by = ["policy", "buffer"]
+    if "layer" in rows and rows["layer"].dropna().nunique() > 1:
+        layers = totals(rows[rows["layer"].notna()], ["layer", *by])
+        groups = layers.groupby(by, sort=False)["misses_per_step"]
+        found = pd.DataFrame({"low": groups.quantile(0.1), "high": groups.quantile(0.9)})
+        return found.reset_index(), "lines: 10-90 %\nof layers"
+    steps = rows.drop_duplicates(by)
+    if {"p50", "p95"} <= set(rows) and rows.groupby(by).ngroups == len(rows):
+        ends = steps[[*by, "p50", "p95"]].set_axis([*by, "low", "high"], axis=1)
+        return ends, "lines: p50-p95\nof steps"
+    return None, ""
 
 
 def layer_step_map(
@@ -200,6 +234,7 @@ def layer_step_map(
     buffer: int | None = None,
     provenance: str = "",
     axes: "Axes | None" = None,
+    style: str | None = None,
 ) -> "Axes":
     """Draw misses as a heat map of layers (up) and decode steps (to the right).
 
@@ -225,7 +260,7 @@ def layer_step_map(
     )
     grid = grid.reindex(columns=range((last - first) // size + 1))
     values = grid.to_numpy(float)
-    with styled():
+    with styled(style):
         axes = axes or new_axes(6.4, max(2.2, min(5.0, 0.9 + 0.22 * len(grid))))
         top = float(np.nanpercentile(values, 99))
         image = axes.imshow(
@@ -246,6 +281,6 @@ def layer_step_map(
         axes.set_ylabel("layer")
         bar = root_figure(axes).colorbar(image, ax=axes, extend="max")
         bar.set_label("misses per step")
-        axes.set_title(f"Misses by layer and step, {policy}, B = {buffer:,}")
+        titled(axes, f"Misses by layer and step, {named(policy)}, B = {buffer:,}")
         put_origin(axes, provenance or origin(steps))
     return axes

@@ -8,7 +8,13 @@ import pandas as pd
 
 from hisparse_sim.simulator.replay.replaying import default_buffers
 from hisparse_sim.simulator.views.figures.locality_parts import check_measure, finish, traces_with
-from hisparse_sim.simulator.views.figures.style import from_zero, new_axes, shortened, styled
+from hisparse_sim.simulator.views.figures.style import (
+    from_zero,
+    new_axes,
+    shortened,
+    styled,
+    titled,
+)
 from hisparse_sim.simulator.views.locality_view import curve, missed
 from hisparse_sim.traces.locality.measure import EDGES
 
@@ -20,42 +26,48 @@ if TYPE_CHECKING:
 _MOST_BANDS = 2  # traces; more bands would hide each other
 
 
-def overlap(rows: pd.DataFrame, *, axes: "Axes | None" = None) -> "Axes":
+def overlap(rows: pd.DataFrame, *, axes: "Axes | None" = None, style: str | None = None) -> "Axes":
     """Draw the share of positions that were also selected n steps before, over n.
 
     The band spans the 10th to 90th percentile of the layers. Raises ValueError for a trace of one
     step."""
     left_out = check_measure(rows, "overlap", "has a single step")
-    with styled():
+    with styled(style):
         axes = axes or new_axes(5.2, 3.2)
         _curves(axes, rows, "overlap", 100)
         from_zero(axes)
         axes.set_xlabel("steps before")
         axes.set_ylabel("selected there too (%)")
-        axes.set_title("Overlap of a step with earlier ones")
+        titled(axes, "Overlap of a step with earlier ones")
         finish(axes, rows, "upper right", left_out)
     return axes
 
 
-def working_set(rows: pd.DataFrame, *, axes: "Axes | None" = None) -> "Axes":
+def working_set(
+    rows: pd.DataFrame, *, axes: "Axes | None" = None, style: str | None = None
+) -> "Axes":
     """Draw the number of distinct positions in consecutive steps.
 
     The band spans the 10th to 90th percentile of the layers."""
     left_out = check_measure(rows, "working_set", "has no step")
-    with styled():
+    with styled(style):
         axes = axes or new_axes(5.2, 3.2)
         _curves(axes, rows, "working_set", 1)
         from_zero(axes)
         axes.yaxis.set_major_formatter("{x:,.0f}")
         axes.set_xlabel("consecutive steps")
         axes.set_ylabel("distinct positions")
-        axes.set_title("Growth of the working set")
+        titled(axes, "Growth of the working set")
         finish(axes, rows, "upper left", left_out)
     return axes
 
 
 def reuse_distance(
-    rows: pd.DataFrame, *, buffers: Sequence[int] | None = None, axes: "Axes | None" = None
+    rows: pd.DataFrame,
+    *,
+    buffers: Sequence[int] | None = None,
+    axes: "Axes | None" = None,
+    style: str | None = None,
 ) -> "Axes":
     """Draw the miss rate of an LRU buffer over its slots, from reuse distances.
 
@@ -70,7 +82,7 @@ def reuse_distance(
     left = min(sizes[0] for sizes in marked.values())
     right = largest = max(sizes[-1] for sizes in marked.values())
     right = max(right, *curve(rows, "reuse_distance").columns)
-    with styled():
+    with styled(style):
         axes = axes or new_axes(5.2, 3.2)
         for name, own, look in traces:
             sizes = marked[name]
@@ -110,10 +122,10 @@ def reuse_distance(
         axes.set_xlim(left, right)
         from_zero(axes, 1.8 if len(traces) == 1 else 1.05)  # the legend is above
         if len(traces) == 1:
-            axes.set_title("Reuse distance, and what an LRU misses")
+            titled(axes, "Reuse distance, and what an LRU misses")
             axes.set_xlabel("reuse distance, or LRU buffer (positions)")
         else:
-            axes.set_title("Misses of an LRU, by reuse distance")
+            titled(axes, "Misses of an LRU, by reuse distance")
             axes.set_xlabel("LRU buffer (slots)")
         axes.set_ylabel("share of accesses (%)")
         finish(axes, rows, "upper right", left_out)

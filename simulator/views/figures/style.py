@@ -1,20 +1,22 @@
 """The one style of all figures, and how they are made and saved.
 
-The colours are those of Okabe and Ito, which colour-blind readers can distinguish; every line also
-has its own dash pattern or marker, so that figures can be printed in grey."""
+Colours and marks of policies are those of `palette.py`; every line also has its own dash pattern or
+marker, so that figures can be printed in grey."""
 
+import math
 import textwrap
-from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from importlib.metadata import version
 from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pandas as pd
 
-from hisparse_sim.policies import POLICIES
 from hisparse_sim.simulator.replay.metrics import blocks_of, origins
-from hisparse_sim.simulator.views import FIGURE_SUFFIXES
+from hisparse_sim.simulator.views import FIGURE_SUFFIXES, palette
 from hisparse_sim.traces import atomic_path
 
 if TYPE_CHECKING:
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _LETTERS = 100  # of a line in the corner
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
+COLOURS = tuple(one.light for one in palette.TABLE)
 DASHES: tuple[Any, ...] = (
     "-",
     (0, (5, 2)),
@@ -30,8 +32,8 @@ DASHES: tuple[Any, ...] = (
     (0, (6, 2, 1.5, 2)),
     (0, (3, 1, 1, 1, 1, 1)),
 )
-MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-HATCHES = ("", "////", "....", "\\\\\\\\", "xx", "--", "")
+MARKERS = tuple(one.marker for one in palette.TABLE)
+HATCHES = tuple(one.hatch for one in palette.TABLE)
 SYNTHETIC = "synthetic"
 _LONGEST_NAME = 36  # letters in a legend
 STYLE: Any = {
@@ -51,10 +53,28 @@ STYLE: Any = {
     "legend.frameon": False,
     "legend.title_fontsize": 8,
     "lines.linewidth": 1.6,
+    "pdf.fonttype": 42,  # TrueType: venues refuse Type 3
+    "ps.fonttype": 42,
     "savefig.dpi": 200,
     "svg.hashsalt": "hisparse-sim",  # the same data gives the same file
     "text.parse_math": False,  # a dollar sign in the name of a trace is one
 }
+
+
+SCREEN, PAPER, PAPER_WIDE = "screen", "paper", "paper-wide"
+STYLES = (SCREEN, PAPER, PAPER_WIDE)
+_WIDTH_INCHES = {PAPER: 3.35, PAPER_WIDE: 7.0}  # of a column, and of both
+_PAPER: Any = {
+    "font.size": 8,
+    "axes.labelsize": 8,
+    "legend.fontsize": 7,
+    "legend.title_fontsize": 7,
+    "lines.linewidth": 1.2,
+    "savefig.dpi": 300,
+    "xtick.labelsize": 7,
+    "ytick.labelsize": 7,
+}
+_style: ContextVar[str] = ContextVar("style", default=SCREEN)
 
 
 class Look(NamedTuple):
@@ -69,12 +89,7 @@ class Look(NamedTuple):
 def looks(names: Iterable[str]) -> dict[str, Look]:
     """Return a look for every name. A known policy looks the same in all figures."""
     every = [Look(*parts) for parts in zip(COLOURS, cycle(DASHES), MARKERS, HATCHES)]
-    fixed = dict(zip(POLICIES, cycle(every)))
-    names = list(dict.fromkeys(names))
-    free = cycle(
-        [look for look in every if look not in {fixed.get(name) for name in names}] or every
-    )
-    return {name: fixed[name] if name in fixed else next(free) for name in names}
+    return {name: every[place] for name, place in palette.places(names).items()}
 
 
 def draw_lines(axes: "Axes", table: pd.DataFrame, by: str, x: str, y: str) -> None:
@@ -90,7 +105,7 @@ def draw_lines(axes: "Axes", table: pd.DataFrame, by: str, x: str, y: str) -> No
             linestyle=dash,
             marker=marker,
             markersize=4.5,
-            label=name,
+            label=palette.named(str(name)),
         )
 
 
@@ -110,9 +125,14 @@ def origin(table: pd.DataFrame) -> str:
 
 
 def put_origin(axes: "Axes", text: str) -> None:
-    """Write the origin of the data into the lower right corner, in bold red if it is synthetic."""
+    """Keep the origin of the data with the figure, for `save`, and on the screen write it into the
+    lower right corner, in bold red if it is synthetic."""
+    figure = root_figure(axes)
+    figure.set_label(text)
+    if _style.get() != SCREEN:
+        return
     loud = SYNTHETIC in text
-    root_figure(axes).supxlabel(
+    figure.supxlabel(
         text,
         x=1,
         ha="right",
@@ -120,6 +140,12 @@ def put_origin(axes: "Axes", text: str) -> None:
         color="#A30000" if loud else "0.35",
         weight="bold" if loud else "normal",
     )
+
+
+def titled(axes: "Axes", text: str) -> None:
+    """Give the axes a title; in a paper the caption says it."""
+    if _style.get() == SCREEN:
+        axes.set_title(text)
 
 
 def from_zero(axes: "Axes", room: float = 1.05) -> None:
@@ -146,23 +172,79 @@ def spaced(places: Sequence[float], labels: Sequence[str], room: float = 0.11) -
     return shown
 
 
+def closed_loops(rows: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
+    """Return the rows of `serve` that are of a closed loop, with `concurrency` as a number.
+
+    Raises ValueError if columns are missing, if nothing is left, or for runs of several settings.
+    """
+    if missing := [name for name in ("mode", "load", *columns) if name not in rows]:
+        raise ValueError(f"a figure of serving runs lacks the columns {', '.join(missing)}")
+    loads = pd.to_numeric(rows["load"], errors="coerce")
+    closed = rows.assign(concurrency=loads)[loads.notna()]
+    if closed.empty:
+        raise ValueError("no closed loop to draw: run serve with `concurrencies`")
+    if closed.duplicated(["mode", "concurrency"]).any():
+        raise ValueError("the runs are of several settings: draw those of one")
+    return closed
+
+
+def powers_of_two(axes: "Axes", places: Sequence[float]) -> None:
+    """Scale the x axis by powers of two, with ticks where something was simulated."""
+    if len(places) > 1:
+        axes.set_xscale("log", base=2)
+    ticks = [math.log2(place) for place in places]
+    axes.set_xticks(places, spaced(ticks, [f"{place:,g}" for place in places], 0.09))
+    axes.minorticks_off()
+
+
 def legend_beside(axes: "Axes", title: str = "") -> None:
-    """Put the legend to the right of the axes, where it covers nothing."""
-    axes.legend(title=title, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    """Put the legend to the right of the axes, where it covers nothing; in a column above them."""
+    if _style.get() != PAPER:
+        axes.legend(title=title, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+        return
+    names = axes.get_legend_handles_labels()[1]
+    longest = max((len(line) for name in names for line in name.splitlines()), default=1)
+    axes.legend(
+        title=title.replace("\n", " "),
+        loc="lower left",
+        bbox_to_anchor=(0.0, 1.0),
+        ncols=max(1, min(4, len(names), _LETTERS_OF_COLUMN // (longest + 6))),
+        columnspacing=1.0,
+        handlelength=2.0,
+        borderaxespad=0.2,
+    )
 
 
-def styled() -> AbstractContextManager[None]:
-    """Return a context in which figures are drawn and saved in the project's style."""
+_LETTERS_OF_COLUMN = 52  # of a legend that fits above a column
+
+
+@contextmanager
+def styled(style: str | None = None) -> Iterator[None]:
+    """Draw and save figures in a style of STYLES; None: that of the context around, or SCREEN.
+
+    Raises ValueError for another style."""
     import matplotlib
 
-    return matplotlib.rc_context(STYLE)
+    style = style or _style.get()
+    if style not in STYLES:
+        raise ValueError(f"unknown style {style!r}; known: {', '.join(STYLES)}")
+    token = _style.set(style)
+    try:
+        with matplotlib.rc_context(STYLE | (_PAPER if style != SCREEN else {})):
+            yield
+    finally:
+        _style.reset(token)
 
 
 def new_axes(width_inches: float, height_inches: float) -> "Axes":
-    """Return the axes of a new figure that needs no display; call it within `styled()`."""
+    """Return the axes of a new figure that needs no display; call it within `styled()`.
+
+    In a paper the width is that of one column or of both, and the height follows."""
     from matplotlib.figure import Figure
 
-    return Figure(figsize=(width_inches, height_inches)).add_subplot()
+    width = _WIDTH_INCHES.get(_style.get(), width_inches)
+    height = height_inches * min(1.0, max(0.62, width / width_inches))
+    return Figure(figsize=(width, height)).add_subplot()
 
 
 def check_suffix(path: Path) -> None:
@@ -173,12 +255,26 @@ def check_suffix(path: Path) -> None:
 
 
 def save(drawn: "Axes | Figure", path: Path) -> None:
-    """Save a figure, or that of axes, in the format that the suffix of `path` names, atomically."""
+    """Save a figure, or that of axes, in the format that the suffix of `path` names, atomically.
+
+    The file's metadata name this program, its version and the origin of the data."""
     check_suffix(path)
-    dates: Any = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
     suffix = path.suffix.lower()
+    figure = root_figure(drawn)
     with styled(), atomic_path(path) as temporary:
-        root_figure(drawn).savefig(temporary, format=suffix[1:], metadata=dates.get(suffix))
+        figure.savefig(temporary, format=suffix[1:], metadata=_metadata(suffix, figure))
+
+
+def _metadata(suffix: str, figure: "Figure") -> dict[str, Any]:
+    """What a file of this suffix says of its figure; no date, so that the same data give the same
+    file."""
+    maker = f"hisparse-sim {version('hisparse-sim')}"
+    text = str(figure.get_label()).replace("\n", " ")
+    if suffix == ".png":
+        return {"Software": maker, **({"Description": text} if text else {})}
+    if suffix == ".svg":
+        return {"Date": None, "Creator": maker, **({"Description": text} if text else {})}
+    return {"CreationDate": None, "Creator": maker, **({"Subject": text} if text else {})}
 
 
 def root_figure(drawn: "Axes | Figure") -> "Figure":

@@ -1,18 +1,18 @@
 """The section on the cost of misses: time over the link, and memory."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from html import escape
 from typing import Any
 
 import pandas as pd
 
 from hisparse_sim.simulator.replay.metrics import blocks_of
-from hisparse_sim.simulator.views.report import charts, data
-from hisparse_sim.simulator.views.report.charts import Spec
+from hisparse_sim.simulator.views.report import charts, data, findings, titles
 from hisparse_sim.simulator.views.report.drawing import Drawn
-from hisparse_sim.simulator.views.report.pieces import count, hint, options, table
+from hisparse_sim.simulator.views.report.pieces import Cells, count, details, hint, options, table
+from hisparse_sim.simulator.views.report.vega import Spec
 
-# The setting of a memory table; what is the same in all of its lines goes above it.
+# Of a memory table; what is the same in all of its lines goes above it.
 _SETTING = (
     "trace",
     "model",
@@ -22,43 +22,57 @@ _SETTING = (
     "device_pool_gib",
     "host_gib",
     "request_tokens",
+    "host_bytes_per_request",
 )
 
 
 def section(
     swept: pd.DataFrame,
+    times: data.Times | None,
     policies: Sequence[str],
-    parameters: Mapping[str, Any],
     shared: Sequence[Spec],
     drawn: Drawn,
-    profiles: data.Profiles,
 ) -> str:
     """Return the swap-in times and what fits into memory for the joined rows `swept`.
 
-    `parameters`: those of the sweep. `shared`: the parameters that all charts have in common."""
+    `times`: of the rows that count tokens, None if there are none. `shared`: the parameters that
+    all charts have in common."""
     rows = data.token_rows(swept)
     text = ""
     if blocks := blocks_of(swept):
         text = (
-            f"<p>Positions are {escape(blocks)}; bytes, time and memory are computed for tokens"
-            " only.</p>"
+            f'<p class="wide">Positions are {escape(blocks)}; bytes, time and memory are computed'
+            " for tokens only.</p>"
         )
-    if rows.empty:
+    if times is None:
         return text
-    times = data.times_table(rows, parameters, profiles)
     drawn.tables["times"] = data.columns(times.table, 4)
+    first = times.table[times.table["trace"] == times.table["trace"].iloc[0]]
+    policy, buffer = findings.focus(first)
     batch: Spec = {"name": "batch", "value": times.chosen}
-    text += "<h3>Time</h3>" + options(
-        "batch", "Requests that decode together", times.batches, times.chosen
-    )
     text += drawn.chart(
         "swap-in",
-        charts.swap_in(policies, times.title, [*shared, batch]),
+        charts.swap_in(
+            policies, sorted(times.table["buffer"].unique().tolist()), times.title, [*shared, batch]
+        ),
+        titles.swap_in(first, times.unit, policy, buffer, times.chosen),
         f"{times.title} by buffer size, a line per policy",
         times.source,
+        ["trace", "policy", "buffer", "batch", "time"],
         "buffer",
+        options("batch", "Requests that decode together", times.batches, times.chosen),
     )
-    return text + "<h3>Memory</h3>" + _memory(rows)
+    return text + f'<div class="card" id="memory"><h3>{_fitting(rows)}</h3>{_memory(rows)}</div>'
+
+
+def _fitting(rows: pd.DataFrame) -> str:
+    """Return the title of the memory table."""
+    if "requests_per_gpu" not in rows or rows["requests_per_gpu"].isna().all():
+        return "Memory"
+    known = rows.dropna(subset=["requests_per_gpu"])
+    low, high = known["requests_per_gpu"].min(), known["requests_per_gpu"].max()
+    few = f"{low:,.0f}" if low == high else f"{low:,.0f} to {high:,.0f}"
+    return f"{few} requests fit on a GPU"
 
 
 def _memory(rows: pd.DataFrame) -> str:
@@ -75,16 +89,15 @@ def _memory(rows: pd.DataFrame) -> str:
         "engine": ("engine", str),
         "device_pool_gib": ("GiB of a GPU", _whole_gib),
         "host_gib": ("GiB of its host", _whole_gib),
-        "request_tokens": ("tokens", count),
-        "buffer": ("buffer", count),
+        "request_tokens": ("tokens a request", count),
+        "buffer": ("slots", count),
         "host_to_device_ratio": ("ratio", count),
-        "requests_per_gpu": ("requests per GPU", count),
-        "hot_buffer_bytes": ("MiB on the GPU per request", _scaled(2**20, 1)),
-        "host_bytes_per_request": ("GiB on the host per request", _scaled(2**30, 2)),
+        "requests_per_gpu": ("requests", count),
+        "hot_buffer_bytes": ("MiB each", _scaled(2**20, 0)),
+        "host_bytes_per_request": ("GiB on the host each", _scaled(2**30, 2)),
         "limit": ("limited by", str),
-        "reason": ("because", str),
     }
-    fits = rows.dropna(subset=["requests_per_gpu"]).reindex(columns=list(cells))
+    fits = rows.dropna(subset=["requests_per_gpu"]).reindex(columns=[*cells, "reason"])
     fits = fits.drop_duplicates()
     alike = [name for name in _SETTING if fits[name].nunique(dropna=False) == 1]
     told = ", ".join(
@@ -93,7 +106,14 @@ def _memory(rows: pd.DataFrame) -> str:
         if name != "trace" and pd.notna(fits[name].iloc[0])
     )
     shown = {name: cell for name, cell in cells.items() if name not in alike}
-    return f"<p>{escape(told)}.</p>" + table(fits, shown)
+    because = fits.dropna(subset=["reason"]).drop_duplicates("reason")
+    reasons: Cells = {"buffer": ("slots", count), "host_to_device_ratio": ("ratio", count)}
+    text = f"<p>{escape(told)}.</p>" + table(fits.drop(columns="reason").drop_duplicates(), shown)
+    if because.empty:
+        return text
+    return text + details(
+        "What limits each", table(because, {**reasons, "reason": ("because", str)})
+    )
 
 
 def _scaled(unit: float, digits: int) -> Callable[[Any], str]:
@@ -101,4 +121,4 @@ def _scaled(unit: float, digits: int) -> Callable[[Any], str]:
 
 
 def _whole_gib(value: Any) -> str:
-    return "-" if pd.isna(value) else f"{value:g}"
+    return "-" if pd.isna(value) else f"{value:,.1f}"

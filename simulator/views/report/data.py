@@ -5,6 +5,7 @@ A note on the page states what is left out."""
 
 import math
 from collections.abc import Mapping
+from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,11 +16,12 @@ from hisparse_sim.simulator.replay.totals import totals
 from hisparse_sim.simulator.serving.latency import Link, load_link, swap_in_us
 from hisparse_sim.simulator.serving.models import KV_DTYPES, Model, load_model
 from hisparse_sim.simulator.serving.profiles import ProfileError
+from hisparse_sim.simulator.views.palette import PARTS
 from hisparse_sim.traces import TraceError
 from hisparse_sim.traces.file.units import TOKEN
 
 POINTS_PER_LINE = 600  # of a rolling curve; a screen does not resolve more
-CURVE_POINTS = 30_000  # of all lines together
+CURVE_POINTS = 12_000  # of all lines together
 SWEEP_ROWS = 40_000
 BATCHES = (1, 8, 32, 64)  # requests that decode together
 LINK, KERNEL = "h200-pcie5", "sglang"  # where a sweep names none
@@ -31,6 +33,28 @@ Columns = dict[str, list[Any]]
 def columns(table: pd.DataFrame, digits: int = 2) -> Columns:
     """Return a table as lists for JSON: floats rounded, and None for what JSON cannot express."""
     return {str(name): [_plain(value, digits) for value in table[name].tolist()] for name in table}
+
+
+def packed(table: Columns) -> dict[str, Any]:
+    """Return columns for a page: one that repeats its values as [values, lengths of runs]."""
+    found: dict[str, Any] = {}
+    for name, values in table.items():
+        runs = [(value, sum(1 for _ in run)) for value, run in groupby(values)]
+        short = 2 * len(runs) < len(values)
+        found[name] = (
+            {"runs": [list(part) for part in zip(*runs, strict=True)]} if short else values
+        )
+    return found
+
+
+def unpacked(table: Mapping[str, Any]) -> Columns:
+    """Return the columns that `packed` has made shorter."""
+    return {
+        name: [v for v, n in zip(*values["runs"], strict=True) for _ in range(n)]
+        if isinstance(values, dict)
+        else values
+        for name, values in table.items()
+    }
 
 
 def sweep_table(rows: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
@@ -87,7 +111,12 @@ class Times(NamedTuple):
 
     table: pd.DataFrame  # trace, policy, buffer, batch, time
     title: str
+    unit: str  # of a time
     source: str
+    link: str
+    entry_bytes: int
+    model: str | None  # whose layers a time is of; None: of one layer
+    layers: int
     batches: list[int]
     chosen: int  # the batch that the sweep asked for
 
@@ -117,11 +146,13 @@ def times_table(
     if priced:
         model = model_called(priced["model"], profiles)
         entry_bytes = entry_bytes_of(model, priced.get("kv_dtype", KV_DTYPES[0]))
-        scale, title = model.layers / 1000, f"swap-in per token, ms ({model.name})"
+        name, count = model.name, model.layers
+        scale, unit, title = count / 1000, "ms", f"swap-in per token, ms ({model.name})"
     else:
         kv_dtype = str(parameters.get("kv_dtype") or KV_DTYPES[0])
         entry_bytes = entry_bytes_of(load_model(MODEL), kv_dtype)
-        scale, title = 1.0, "swap-in of one layer, µs"
+        name, count = None, 1
+        scale, unit, title = 1.0, "µs", "swap-in of one layer, µs"
     layers = totals(rows, ["trace", "layer", "policy", "buffer"])
     batches = sorted({*BATCHES, chosen})
     tables = [
@@ -142,7 +173,8 @@ def times_table(
         f"nothing is hidden behind compute. The figures of the link are {link.kind}: "
         f"{link.source}.{told}"
     )
-    return Times(means.reset_index(), title, source, batches, chosen)
+    table = means.reset_index()
+    return Times(table, title, unit, source, link.name, entry_bytes, name, count, batches, chosen)
 
 
 _WHOSE = {"sglang": "the engine's", "native": "our"}
@@ -200,7 +232,33 @@ def serve_table(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the closed loops of serving runs with their `concurrency` as a number."""
     loads = rows["load"].where(rows["load"].str.fullmatch("[0-9]{1,9}").fillna(False))
     wanted = ["mode", "concurrency", "tokens_per_s", "tpot_p50_ms"]
-    return rows.assign(concurrency=pd.to_numeric(loads))[loads.notna()][wanted]
+    more = [name for name in (*_PERCENTILES, *_columns()) if name in rows]
+    return rows.assign(concurrency=pd.to_numeric(loads))[loads.notna()][wanted + more]
+
+
+def _columns() -> list[str]:
+    return [column for column, _ in PARTS.values()]
+
+
+def shares_table(served: pd.DataFrame) -> pd.DataFrame:
+    """Return the parts of the time of `serve_table`, a row each: `run, mode, concurrency, part,
+    place, share`; empty for older rows."""
+    if not set(_columns()) <= set(served):
+        return pd.DataFrame()
+    known = served.dropna(subset=_columns()).sort_values(["concurrency", "mode"], kind="stable")
+    parts = [
+        known[["mode", "concurrency"]].assign(
+            run=known["concurrency"].map("{:,.0f}, ".format) + known["mode"],
+            part=part,
+            place=place,
+            share=known[column].astype(float),
+        )
+        for place, (part, (column, _)) in enumerate(PARTS.items())
+    ]
+    return pd.concat(parts).sort_values(["concurrency", "mode", "place"], kind="stable")
+
+
+_PERCENTILES = ("tpot_p95_ms", "tpot_p99_ms", "ttft_p50_s", "ttft_p95_s", "ttft_p99_s")
 
 
 def _plain(value: Any, digits: int) -> Any:

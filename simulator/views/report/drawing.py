@@ -1,10 +1,14 @@
 """The charts and tables that the script of a page gets."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from html import escape
 
-from hisparse_sim.simulator.views.report.charts import Spec
 from hisparse_sim.simulator.views.report.data import Columns
+from hisparse_sim.simulator.views.report.pieces import unbroken
+from hisparse_sim.simulator.views.report.vega import Spec
+
+KEYS = "+ and - zoom, arrows move, 0 resets"
 
 
 @dataclass
@@ -14,16 +18,31 @@ class Drawn:
     tables: dict[str, Columns] = field(default_factory=dict)
     charts: dict[str, Spec] = field(default_factory=dict)
 
-    def chart(self, name: str, spec: Spec, label: str, caption: str, zoom: str = "") -> str:
-        """Store a chart for the script and return its element; `zoom`: the field of its x axis."""
-        self.charts[name] = spec
-        keys = (
-            " With the chart in focus, press + or - to zoom, arrows to move, 0 to reset."
-            if zoom
-            else ""
-        )
+    def chart(
+        self,
+        name: str,
+        spec: Spec,
+        title: str,
+        label: str,
+        caption: str,
+        columns: Sequence[str],
+        zoom: str = "",
+        extra: str = "",
+    ) -> str:
+        """Store a chart for the script and return its card.
+
+        `title`: the finding. `label`: what is drawn, for who cannot see it. `columns`: of the
+        exported data. `zoom`: the field of its x axis. `extra`: controls, in HTML."""
+        self.charts[name] = spec | {"usermeta": {"columns": list(columns)}}
+        keys = f' aria-keyshortcuts="+ - 0" title="{KEYS}"' if zoom else ""
         return (
-            f'<figure><div class="chart" id="{name}" role="img" tabindex="0"'
-            f' aria-label="{escape(label)}" data-zoom="{zoom}"></div>'
-            f'<figcaption>{escape(caption)}<span class="screen">{keys}</span></figcaption></figure>'
+            f'<figure class="card" id="{name}-card"><h3>{unbroken(title)}</h3>{extra}'
+            f'<div class="chart" id="{name}" role="img" tabindex="0" data-zoom="{zoom}"{keys}'
+            f' aria-label="{escape(label)}"></div>'
+            f"<figcaption>{escape(caption)}"
+            f'<span class="export screen"><button type="button" data-export="svg"'
+            f' data-chart="{name}" aria-label="Save the chart {escape(name)} as SVG">SVG</button>'
+            f'<button type="button" data-export="csv" data-chart="{name}"'
+            f' aria-label="Save the data of {escape(name)} as CSV">CSV</button></span>'
+            "</figcaption></figure>"
         )

@@ -11,12 +11,12 @@ from hisparse_sim.simulator.replay.coverage import ALL, SELECTED
 from hisparse_sim.simulator.replay.joining import joined, selected
 from hisparse_sim.simulator.replay.metrics import blocks_of
 from hisparse_sim.simulator.replay.totals import totals
+from hisparse_sim.simulator.views.palette import OPTIMUM, named
 from hisparse_sim.simulator.views.report.data import Profiles, entry_bytes_of, model_called
 from hisparse_sim.simulator.views.report.redo import command as command
 from hisparse_sim.simulator.views.report.results import Result, rows_of
 from hisparse_sim.traces import TraceError
 
-OPTIMUM = "belady"
 ENGINE_POLICY = "lru"
 ENGINE_BUFFER = 4096  # the engine's default at a top-k of 2048
 
@@ -37,7 +37,8 @@ def question(rows: pd.DataFrame) -> str:
     policies = list(dict.fromkeys(rows["policy"]))
     return (
         "How many of the positions that a decode step selects are not in the hot buffer, with"
-        f" {_listed(sizes)} slots under {_listed(policies)}, and what does that cost?"
+        f" {_listed(sizes)} slots under {_listed(list(map(named, policies)))}, and what does that"
+        " cost?"
     )
 
 
@@ -45,6 +46,8 @@ def answer(results: Sequence[Result], profiles: Profiles = None) -> list[str]:
     """Return the answer, generated from the rows: a paragraph per trace and start, and one per
     plan."""
     rows = joined(rows_of(results, "sweep"))
+    if rows.empty:
+        rows = rows.reindex(columns=["trace"])
     series = {str(name): own for name, own in rows.groupby("trace", sort=False)}
     said = [
         (f"{name}: " if len(series) > 1 else "") + " ".join(_of_series(own, profiles))
@@ -106,6 +109,14 @@ def load(parameters: Mapping[str, Any]) -> str:
     )
 
 
+def load_of(plan: Mapping[str, Any], parameters: Mapping[str, Any]) -> str:
+    """Return the load of a plan's row in words, empty if it is not told."""
+    load = str(plan.get("load") or parameters.get("concurrency") or "")
+    if load.endswith("/s"):
+        return f" at {load.removesuffix('/s')} requests a second"
+    return f" at {load} concurrent requests" if load.isdecimal() else ""
+
+
 def covered(rows: pd.DataFrame) -> str:
     """Return in words the part of its trace that a series of rows covers, and its start."""
     first = rows.iloc[0].reindex(["start", *SELECTED])
@@ -143,24 +154,26 @@ def _of_series(rows: pd.DataFrame, profiles: Profiles) -> list[str]:
     own = at.loc[policy].to_dict()
     selected = own["accesses"] / own["steps"]
     said = [
-        f"With a hot buffer of {buffer:,} slots, {policy} misses {own['misses_per_step']:,.1f} of"
-        f" {selected:,.0f} selected positions per step and layer ({own['miss_rate']:.1%})."
+        f"With a hot buffer of {buffer:,} slots, {named(policy)} misses"
+        f" {own['misses_per_step']:,.1f} of {selected:,.0f} selected positions per step and layer"
+        f" ({own['miss_rate']:.1%})."
     ]
     if math.isfinite(own["excess_over_min"]):
         least = own["misses_per_step"] / (1 + own["excess_over_min"])
         said.append(
             f"No policy can miss fewer than {least:,.1f} (MIN, Belady's optimum, which knows the"
-            f" future): {policy} misses {own['excess_over_min']:.0%} more."
+            f" future): {named(policy)} misses {own['excess_over_min']:.0%} more."
         )
     online = at.drop(index=OPTIMUM, errors="ignore")
     if len(online) > 1:
-        misses = online["misses_per_step"].to_dict()
-        best = min(misses, key=lambda name: float(misses[name]))
+        misses: dict[Any, float] = online["misses_per_step"].to_dict()
+        best: str = min(misses, key=lambda name: float(misses[name]))
         others = ""
         if best != policy:
-            others = f", {misses[best] / own['misses_per_step'] - 1:+.1%} against {policy}"
+            others = f", {misses[best] / own['misses_per_step'] - 1:+.1%} against {named(policy)}"
         said.append(
-            f"Of the policies that do not know the future, {best} has the fewest misses{others}."
+            f"Of the policies that do not know the future, {named(best)} has the fewest"
+            f" misses{others}."
         )
     if blocks := blocks_of(rows):
         said.append(f"Positions and slots are {blocks}: no cost is computed.")

@@ -6,39 +6,72 @@ from typing import Any
 
 import pandas as pd
 
+from hisparse_sim.simulator.serving.reproduce import SHAPED
+from hisparse_sim.simulator.views.report import data, served_charts, titles
+from hisparse_sim.simulator.views.report.drawing import Drawn
 from hisparse_sim.simulator.views.report.pieces import Cells, count, details, more, table
 from hisparse_sim.simulator.views.report.results import Result, distinct, rows_of
 
 FOCUS_BUFFER = 4096
 
 
-def sections(results: Sequence[Result]) -> list[tuple[str, str, str]]:
+def sections(results: Sequence[Result], drawn: Drawn) -> list[tuple[str, str, str]]:
     """Return name, heading and body of the sections for which there are results."""
     found = []
     if not (redone := rows_of(results, "reproduce")).empty:
-        found.append(("published", "Published figures, reproduced", _reproduced(redone)))
+        found.append(("published", "Published figures, reproduced", _reproduced(redone, drawn)))
     if timed := [result for result in distinct(results) if result.kind.startswith("bench")]:
         found.append(("measured", "Measured on a GPU", _benched(timed)))
     return found
 
 
-def _reproduced(rows: pd.DataFrame) -> str:
-    """Return published, ours and error, a line each; unfolded, how it was obtained."""
+def _reproduced(rows: pd.DataFrame, drawn: Drawn) -> str:
+    """Return ours against published as a chart and a table; unfolded, how each was obtained."""
     cells: Cells = {
         "what": ("figure", str),
         "published": ("published", _figure),
         "ours": ("ours", _figure),
         "error": ("error", more),
-        "gap": ("unexplained", _text),
     }
-    how: Cells = {"what": ("figure", str), "how": ("ours", _text), "source": ("published", str)}
-    within = int((rows["error"].abs() <= 0.2).sum())
-    return (
-        f"<p>{within} of {len(rows)} published figures are reproduced within 20 %. No model was "
-        "fitted to them.</p>"
-        + table(rows, cells)
-        + details("How each figure was obtained and where it was published", table(rows, how))
+    how: Cells = {
+        "what": ("figure", str),
+        "how": ("ours", _text),
+        "gap": ("unexplained", _text),
+        "source": ("published", str),
+    }
+    title = titles.reproduced(rows["error"].tolist())
+    obtained = details("How each figure was obtained and where it was published", table(rows, how))
+    body = f'<div class="card"><h3>Each figure</h3>{table(rows, cells)}</div>{obtained}'
+    points = rows[(rows["published"] > 0) & (rows["ours"] > 0)]
+    if points.empty:
+        return f'<p class="wide">{escape(title)}.</p>{body}'
+    kinds = _kinds(points)
+    ends = points[["published", "ours"]].to_numpy(float)
+    drawn.tables["reproduce"] = data.columns(
+        points[["what", "published", "ours", "error"]].assign(kind=kinds), 4
     )
+    chart = drawn.chart(
+        "reproduced",
+        served_charts.reproduced(
+            "reproduce",
+            float(ends.min()) / 1.5,
+            float(ends.max()) * 1.5,
+            list(dict.fromkeys(kinds)),
+        ),
+        title,
+        "Ours against published figures on logarithmic axes",
+        "On the line ours is the published figure; bands: 10 and 25 %. Each in its own unit.",
+        ["what", "published", "ours", "error", "kind"],
+    )
+    return chart + body
+
+
+def _kinds(rows: pd.DataFrame) -> list[str]:
+    """Return of every figure whether it shaped a choice in the model, where rows tell."""
+    if "sample" not in rows:
+        return ["published figure"] * len(rows)
+    shaped = rows["sample"] == SHAPED
+    return ["shaped a choice in the model" if one else "out of sample" for one in shaped]
 
 
 def _benched(results: Sequence[Result]) -> str:
@@ -47,8 +80,9 @@ def _benched(results: Sequence[Result]) -> str:
     for result in results:
         rows = result.rows
         machine = rows["machine"].iloc[0] if "machine" in rows else "unknown GPU"
-        text += f"<h3>{escape(f'{machine}: {result.path.name}')}</h3>"
+        text += f'<div class="card"><h3>{escape(f"{machine}: {result.path.name}")}</h3>'
         text += _together(rows) if result.kind == "bench of several" else _points(rows)
+        text += "</div>"
     return text
 
 

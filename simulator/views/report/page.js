@@ -1,11 +1,18 @@
 // Draws the charts, and hands what the reader chooses to all of them.
 const page = JSON.parse(document.getElementById("data").textContent);
 const views = new Map(); // id of a chart -> its Vega view
+const PRINTED = 325; // px of a chart on A4, two in a row
 
-// Tables come as columns, which is shorter; Vega wants records.
+// Tables come as columns, repeated values as runs, which is shorter; Vega wants records.
 function records(columns) {
   const names = Object.keys(columns);
-  return columns[names[0]].map((_, row) => Object.fromEntries(names.map((name) => [name, columns[name][row]])));
+  const whole = names.map((name) => {
+    const column = columns[name];
+    if (Array.isArray(column)) return column;
+    const [values, lengths] = column.runs;
+    return values.flatMap((value, run) => Array(lengths[run]).fill(value));
+  });
+  return whole[0].map((_, row) => Object.fromEntries(names.map((name, at) => [name, whole[at][row]])));
 }
 const datasets = Object.fromEntries(Object.entries(page.tables).map(([name, columns]) => [name, records(columns)]));
 
@@ -22,25 +29,31 @@ function choices() {
     const last = document.getElementById("last-layer");
     chosen.layers = [first.valueAsNumber || 0, Number.isNaN(last.valueAsNumber) ? 1e9 : last.valueAsNumber];
   }
-  for (const [id, signal] of [["shown", "shown"], ["batch", "batch"]]) {
+  for (const id of ["shown", "batch"]) {
     const list = document.getElementById(id);
-    if (list) chosen[signal] = Number(list.value);
+    if (list) chosen[id] = Number(list.value);
   }
-  const bands = document.getElementById("bands");
-  if (bands) chosen.bands = bands.checked;
   return chosen;
 }
 
-function apply() {
-  const chosen = choices();
+function set(chosen) {
   for (const [id, view] of views) {
     const known = new Set(page.charts[id].params.map((parameter) => parameter.name));
-    for (const [name, value] of Object.entries(chosen)) if (known.has(name)) view.signal(name, value);
-    const { row_height: height, rows } = page.charts[id].usermeta ?? {};
-    if (height) view.height(height * rows.reduce((product, name) => product * chosen[name].length, 1));
+    const named = Object.entries(chosen).filter(([name]) => known.has(name));
+    if (!named.length) continue;
+    for (const [name, value] of named) view.signal(name, value);
     view.runAsync();
   }
 }
+
+// A policy of the legend under the pointer or with the keyboard's focus stands out in all charts.
+const focus = (event, name) => {
+  const label = event.target.closest("[data-focus]");
+  if (label) set({ focus: name ?? label.dataset.focus });
+};
+const legend = document.getElementById("choices");
+for (const kind of ["pointerover", "focusin"]) legend?.addEventListener(kind, (event) => focus(event));
+for (const kind of ["pointerout", "focusout"]) legend?.addEventListener(kind, (event) => focus(event, ""));
 
 // + and - zoom, arrows move, 0 resets: the same as shift and wheel, drag, and double click.
 function zoomByKey(event, view, field) {
@@ -55,22 +68,124 @@ function zoomByKey(event, view, field) {
   view.runAsync();
 }
 
-const drawn = Object.entries(page.charts).map(async ([id, spec]) => {
+function save(text, type, name) {
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(new Blob([text], { type }));
+  link.download = name;
+  link.click();
+  URL.revokeObjectURL(link.href);
+}
+
+// The chart as it is drawn, with the colours that its variables stand for now.
+async function svgOf(id) {
+  const style = getComputedStyle(document.documentElement);
+  const svg = await views.get(id).toSVG();
+  return svg.replace(/var\((--[a-z0-9]+)\)/g, (_, name) => style.getPropertyValue(name).trim());
+}
+
+// What a chart draws, a row per datum of its marks, as often as it differs.
+function rowsOf(id) {
+  const columns = page.charts[id].usermeta.columns;
+  const rows = new Map();
+  const visit = (item) => {
+    if (item.marktype && item.role === "mark") {
+      for (const one of item.items) {
+        const datum = one.datum?.datum ?? one.datum;
+        if (!datum || !(columns.at(-1) in datum)) continue;
+        const row = columns.map((name) => datum[name]);
+        rows.set(JSON.stringify(row), row);
+      }
+    }
+    item.items?.forEach(visit);
+  };
+  visit(views.get(id).scenegraph().root);
+  return [...rows.values()];
+}
+function csvOf(id) {
+  const cell = (value) => {
+    const text = value == null ? "" : String(value);
+    const safe = typeof value === "string" && /^'*[=+@\t\r-]/.test(text) ? `'${text}` : text;
+    return /[",\n\r]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
+  };
+  return [page.charts[id].usermeta.columns, ...rowsOf(id)].map((row) => row.map(cell).join(",") + "\n").join("");
+}
+
+async function draw(id, spec) {
   const place = document.getElementById(id);
-  const shown = await window.vegaEmbed(place, { ...spec, datasets }, {
+  const { view } = await window.vegaEmbed(place, { ...spec, datasets: used(spec) }, {
     actions: false,
     renderer: "svg",
     logLevel: 1, // errors only: nothing ticked is no fault
     tooltip: { disableDefaultStyle: true },
   });
-  views.set(id, shown.view);
+  views.set(id, view);
   const field = place.dataset.zoom;
-  if (field) place.addEventListener("keydown", (event) => zoomByKey(event, shown.view, field));
-});
+  if (field) place.addEventListener("keydown", (event) => zoomByKey(event, view, field));
+  // A line under the pointer stands out in its chart.
+  if (spec.params.some((parameter) => parameter.name === "focus")) {
+    let over = "";
+    const point = (name) => {
+      if (name !== over) view.signal("focus", (over = name)).runAsync();
+    };
+    const policyOf = (item) => [item?.datum, item?.datum?.datum].find((datum) => datum?.policy)?.policy;
+    view.addEventListener("pointermove", (_, item) => point(policyOf(item) ?? ""));
+    place.addEventListener("pointerleave", () => point(""));
+  }
+}
+
+// The data of a chart: Vega copies every table that a specification names.
+function used(spec) {
+  const name = spec.data.name;
+  return { [name]: datasets[name] };
+}
 
 document.addEventListener("change", (event) => {
-  if (event.target.matches("#choices input, select, #bands")) apply();
+  if (event.target.matches("#choices input, #choices select, #batch")) set(choices());
 });
+document.addEventListener("click", async (event) => {
+  const { export: kind, chart: id } = event.target.dataset;
+  if (kind === "svg") save(await svgOf(id), "image/svg+xml", `${id}.svg`);
+  if (kind === "csv") save(csvOf(id), "text/csv", `${id}.csv`);
+});
+
+// Live controls: the answer of a choice comes from the server of this page, or is held by it.
+const controls = document.getElementById("controls");
+const token = new URLSearchParams(location.search).get("token");
+let asked = 0;
+async function answerOf(values) {
+  if (page.live.answers) {
+    const [verdict, tiles] = page.live.answers[values.map(([, value]) => value).join("|")];
+    return { verdict, tiles: Object.entries(tiles).map(([name, [value, note]]) => ({ name, value, note })) };
+  }
+  const reply = await fetch(`answer?${new URLSearchParams([...values, ["token", token]])}`);
+  if (!reply.ok) throw new Error(await reply.text());
+  return reply.json();
+}
+async function answer() {
+  const number = ++asked;
+  const values = [...controls.elements].map((list) => [list.name, list.value]);
+  let found;
+  try {
+    found = await answerOf(values);
+  } catch {
+    found = { verdict: "No answer: the command explore has ended.", tiles: [] };
+  }
+  if (number !== asked) return; // a later choice is on its way
+  document.querySelector(".verdict").textContent = found.verdict;
+  const of = new Map(found.tiles.map((tile) => [tile.name, tile]));
+  for (const tile of document.querySelectorAll(".tiles .tile")) {
+    const { value, note } = of.get(tile.dataset.tile) ?? { value: "-", note: "" };
+    tile.querySelector(".value").textContent = value;
+    tile.querySelector(".small").textContent = note;
+  }
+  const shown = document.getElementById("shown");
+  const buffer = values.find(([name]) => name === "buffer")[1];
+  if (shown && [...shown.options].some((one) => one.value === buffer)) {
+    shown.value = buffer;
+    set(choices());
+  }
+}
+controls?.addEventListener("change", answer);
 
 const button = document.getElementById("theme");
 function setTheme(theme) {
@@ -94,8 +209,18 @@ for (const copy of document.querySelectorAll(".copy button")) {
   });
 }
 
-// Paper cannot be opened.
-addEventListener("beforeprint", () => document.querySelectorAll("details").forEach((one) => (one.open = true)));
+// Paper cannot be opened, and is as wide as it is.
+addEventListener("beforeprint", () => {
+  document.querySelectorAll("details").forEach((one) => (one.open = true));
+  for (const view of views.values()) view.width(PRINTED).run();
+});
+addEventListener("afterprint", () => dispatchEvent(new Event("resize")));
 
-await Promise.all(drawn);
+// One after the other, the topmost first: the page answers meanwhile.
+for (const [id, spec] of Object.entries(page.charts)) {
+  await new Promise((next) => setTimeout(next));
+  await draw(id, spec);
+}
+set(choices());
+Object.assign(window, { rowsOf, csvOf, svgOf }); // for tests, and for the curious
 document.documentElement.dataset.ready = "true";

@@ -6,7 +6,8 @@ from typing import Any
 
 import pandas as pd
 
-from hisparse_sim.simulator.views.report import charts
+from hisparse_sim.simulator.views import palette
+from hisparse_sim.simulator.views.report.vega import DASHES
 
 Cells = Mapping[str, tuple[str, Callable[[Any], str]]]
 
@@ -44,6 +45,11 @@ def _class(is_text: bool, name: str) -> str:
 _WRAPPED = ("reason", "trace_sha256", "gap", "how", "source")
 
 
+def unbroken(text: str) -> str:
+    """Return text for HTML in which a per cent sign stays with its number."""
+    return escape(text).replace(" %", "\u00a0%")
+
+
 def details(summary: str, body: str) -> str:
     return f"<details><summary>{escape(summary)}</summary>{body}</details>"
 
@@ -65,8 +71,8 @@ def options(name: str, title: str, values: Sequence[int], chosen: int) -> str:
 
 
 def policy_swatch(number: int) -> str:
-    colour = f"var(--c{number % charts.COLOURS})"
-    shape = _MARKS[number % len(_MARKS)]
+    """Return the line and mark of a line of `palette.TABLE`."""
+    colour, shape = f"var(--c{number})", palette.TABLE[number].path
     return (
         f'<svg aria-hidden="true" viewBox="0 0 26 12" stroke="{colour}" fill="{colour}">'
         f'<path d="M0 6H26" stroke-width="2"/><path d="{shape}" stroke="none"/></svg>'
@@ -74,27 +80,11 @@ def policy_swatch(number: int) -> str:
 
 
 def buffer_swatch(number: int) -> str:
-    dash = charts.DASHES[number % len(charts.DASHES)]
+    dash = DASHES[number % len(DASHES)]
     return (
         '<svg aria-hidden="true" viewBox="0 0 26 12" stroke="currentColor">'
         f'<path d="M0 6H26" stroke-width="2" stroke-dasharray="{dash[0]} {dash[1]}"/></svg>'
     )
-
-
-# The shapes of charts.SHAPES around (13, 6).
-_MARKS = (
-    "M17 6a4 4 0 1 1-8 0a4 4 0 1 1 8 0Z",
-    "M9.5 2.5h7v7h-7Z",
-    "M13 1.5l4.5 8.5h-9Z",
-    "M13 1l4 5l-4 5l-4-5Z",
-    "M13 10.5l4.5-8.5h-9Z",
-    "M11.5 2h3v2.500h2.500v3h-2.500v2.500h-3v-2.500h-2.500v-3h2.500Z",
-    "M17.500 6l-8-4.500v9Z",
-)
-
-
-def named(value: Any) -> str:
-    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def count(value: Any) -> str:
@@ -103,6 +93,10 @@ def count(value: Any) -> str:
 
 def tenths(value: Any) -> str:
     return "-" if pd.isna(value) else f"{value:,.1f}"
+
+
+def percent(value: float, digits: int = 0) -> str:
+    return f"{100 * value:.{digits}f} %"
 
 
 def more(value: Any) -> str:

@@ -66,15 +66,9 @@ def read_results(paths: Sequence[Path]) -> list[Result]:
     """Read result files in the order given.
 
     Raises TraceError for a file that cannot be read, is empty, or was written by none of the
-    commands; and if no file holds the rows of a sweep, which a report needs.
+    commands.
     """
-    found = [result for path in paths for result in _read(path)]
-    if not any(result.kind == "sweep" for result in found):
-        raise TraceError(
-            "a report needs the rows of a sweep: write them with"
-            " `hisparse-sim sweep -o rows.parquet` and name that file too"
-        )
-    return found
+    return [result for path in paths for result in _read(path)]
 
 
 def distinct(results: Sequence[Result]) -> list[Result]:

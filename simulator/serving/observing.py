@@ -1,0 +1,268 @@
+"""Counters of a server beside a simulation of the same setting, and a profile fitted to them."""
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from hisparse_sim.simulator.serving.counters import Observed
+from hisparse_sim.simulator.serving.engines import VLLM
+from hisparse_sim.simulator.serving.models import Model, load_model
+from hisparse_sim.simulator.serving.sweeps import sweep
+from hisparse_sim.traces import Trace
+from hisparse_sim.traces.file.layer_types import followers
+from hisparse_sim.traces.synth.generated import GeneratedTrace
+from hisparse_sim.traces.synth.generator import Parameters, Profile
+
+_LAYERS = 3  # that stand for all of a profile
+_STEPS = 192
+_ROUNDS = 9  # of bisection: the scale is then known to half a percent
+_WIDEST = 16.0  # scale of the amplitudes, up and down
+_CLOSE = 0.002  # hit rates that agree
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How the server was started, as far as a simulation must know it."""
+
+    buffer: int | None = None  # device_buffer_size; None: vLLM's default
+    resident_tokens: int = 0  # of a request, see `sweep`
+    ranks: int = 1  # of tensor parallelism: each counts
+    kv_dtype: str = "fp8"
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """A replay by vLLM's rules, as its counters would show it."""
+
+    hit_rate: float
+    misses_per_token: float  # of a layer with an index
+    resident_share: float  # of all listed positions
+    buffer: int
+    accepted_per_step: float
+    index_layers: int | None  # of the model
+    layers: int | None
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A profile whose amplitudes of noise and drift were scaled until its hit rate was that of the
+    counters."""
+
+    profile: str
+    scale: float
+    parameters: Parameters
+    hit_rate: float  # achieved
+    observed_hit_rate: float
+    buffer: int
+    context: int  # tokens
+    queries: int
+
+    @property
+    def reached(self) -> bool:
+        """Whether any scale gives the observed hit rate."""
+        return abs(self.hit_rate - self.observed_hit_rate) < 5 * _CLOSE
+
+
+def simulated(observed: Observed, trace: Trace, setting: Setting) -> Simulated:
+    """Replay a trace with the queries and the acceptance that were counted.
+
+    Raises what `sweep` raises.
+    """
+    drafts: dict[str, Any] = {}
+    if trace.metadata.draft_tokens == 1 and observed.queries > 1:
+        mean = float(np.clip(observed.accepted_per_step, 1, observed.queries))
+        drafts = {"draft_tokens": observed.queries, "accepted": mean}
+    rows = sweep(
+        trace,
+        "lru",
+        setting.buffer,
+        engine=VLLM.name,
+        compare_min=False,
+        per_layer=True,
+        resident_tokens=setting.resident_tokens,
+        **drafts,
+    ).rows
+    stands_for = getattr(trace, "stands_for", {})
+    weights = np.array([stands_for.get(int(layer), 1) for layer in rows["layer"]], float)
+
+    def total(name: str) -> float:
+        return float((rows[name] * weights).sum())
+
+    asked = total("accesses") - total("resident_accesses")
+    accepted = total("accepted_per_step") / weights.sum() if "accepted_per_step" in rows else 1.0
+    sharing = followers(trace.metadata.layer_types)
+    layers = trace.metadata.num_layers
+    return Simulated(
+        hit_rate=1 - total("misses") / asked if asked else 1.0,
+        misses_per_token=total("misses") / total("steps") / accepted,
+        resident_share=total("resident_accesses") / total("accesses"),
+        buffer=int(rows["buffer"].iloc[0]),
+        accepted_per_step=accepted,
+        index_layers=len(sharing) or layers,
+        layers=layers,
+    )
+
+
+def compared(
+    observed: Observed, found: Simulated | None, setting: Setting, model: Model | None = None
+) -> pd.DataFrame:
+    """Return `quantity, unit, measured, simulated, comparable`, a row each.
+
+    What was not counted, or is not simulated, is missing. `model` tells bytes of a KV entry and, if
+    the trace does not, how many layers have an index.
+    """
+    counts = observed.counts
+    tokens = counts.get("generated_tokens", 0.0)
+    layers = index_layers = entry_bytes = None
+    if found is not None:
+        layers, index_layers = found.layers, found.index_layers
+    if model is not None:
+        entry_bytes = model.entry_bytes(setting.kv_dtype)
+        layers, index_layers = model.layers, model.indexer_layers
+    rows: list[tuple[str, str, float | None, float | None, str]] = []
+
+    def add(name: str, unit: str, measured: Any, replayed: Any, comparable: str) -> None:
+        rows.append((name, unit, measured, replayed, comparable))
+
+    add(
+        "hit rate",
+        "",
+        observed.hit_rate,
+        found and found.hit_rate,
+        "if what stays resident, buffer and context are the same",
+    )
+    misses = bytes_ = per_miss = None
+    if found is not None and index_layers:
+        misses = found.misses_per_token * index_layers * setting.ranks
+    if entry_bytes and layers and index_layers:
+        per_miss = entry_bytes * layers / index_layers
+        bytes_ = None if misses is None else misses * per_miss
+    add(
+        "misses per generated token",
+        "",
+        counts["misses"] / tokens if tokens else None,
+        misses,
+        "of all layers with an index and all ranks; requests that are all resident lower it",
+    )
+    add(
+        "bytes per generated token",
+        "B",
+        counts["bytes"] / tokens if tokens else None,
+        bytes_,
+        "of all layers and ranks; with the misses, and the KV dtype",
+    )
+    add(
+        "bytes per miss",
+        "B",
+        counts["bytes"] / counts["misses"] if counts["misses"] else None,
+        per_miss,
+        "entries of a layer with an index and of those that repeat it: tells the KV dtype",
+    )
+    add(
+        "accepted tokens per step",
+        "",
+        observed.accepted_per_step,
+        found and found.accepted_per_step,
+        "set to what was counted, unless the trace has drafts of its own",
+    )
+    add(
+        "read from resident pages",
+        "",
+        None,
+        found and found.resident_share,
+        "vLLM does not count it",
+    )
+    for name, value in observed.gauges.items():
+        add(name.replace("_", " "), "", value, None, "not simulated: depends on all requests")
+    for name, value in observed.means_s.items():
+        add(
+            name.removesuffix("_s").replace("_", " "),
+            "s",
+            value,
+            None,
+            "not simulated: mean of a sample of host blocks",
+        )
+    table = pd.DataFrame(rows, columns=["quantity", "unit", "measured", "simulated", "comparable"])
+    return table.astype({"measured": float, "simulated": float})
+
+
+def model_called(name: str) -> Model | None:
+    """Return a model profile, or None if there is none of the name."""
+    try:
+        return load_model(name)
+    except ValueError:
+        return None
+
+
+def fitted(
+    observed: Observed,
+    profile: Profile,
+    setting: Setting,
+    context: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> tuple[Fit, Simulated]:
+    """Scale the noise and drift of a profile until its hit rate is the one observed.
+
+    One number is fitted to one number: the shape of the profile stays what it is. `context`: mean
+    tokens of a request, that of the profile if not given. Returns the fit and its replay; where no
+    scale reaches the rate, the nearest is returned and `reached` is False.
+    """
+    tokens = context or profile.prompt_len
+    low, high = -np.log(_WIDEST), np.log(_WIDEST)
+    scale, found = 1.0, _replayed(observed, profile, setting, tokens)
+    for number in range(_ROUNDS):
+        if progress is not None:
+            progress(number + 1, _ROUNDS)
+        if abs(found.hit_rate - observed.hit_rate) <= _CLOSE:
+            break
+        if found.hit_rate > observed.hit_rate:  # too regular
+            low = np.log(scale)
+        else:
+            high = np.log(scale)
+        scale = float(np.exp((low + high) / 2))
+        found = _replayed(observed, _scaled(profile, scale), setting, tokens)
+    fit = Fit(
+        profile.name,
+        scale,
+        _scaled(profile, scale).parameters,
+        found.hit_rate,
+        observed.hit_rate,
+        found.buffer,
+        tokens,
+        observed.queries,
+    )
+    return fit, found
+
+
+def document(
+    observed: Observed, rows: pd.DataFrame, setting: Setting, fit: Fit | None
+) -> dict[str, Any]:
+    """Return all of it as a JSON object, as `trace synth --fit` reads it."""
+    return {
+        "observed": asdict(observed) | {"hit_rate": observed.hit_rate, "queries": observed.queries},
+        "setting": asdict(setting),
+        "comparison": rows.to_dict("records"),
+        "fit": None if fit is None else asdict(fit),
+    }
+
+
+def _scaled(profile: Profile, scale: float) -> Profile:
+    parameters = profile.parameters
+    return replace(
+        profile,
+        parameters=replace(
+            parameters,
+            noise=parameters.noise * scale,
+            drift=parameters.drift * scale,
+            early_noise=parameters.early_noise * scale,
+        ),
+    )
+
+
+def _replayed(observed: Observed, profile: Profile, setting: Setting, context: int) -> Simulated:
+    steps = int(_STEPS * max(1.0, observed.accepted_per_step)) + observed.queries
+    trace = GeneratedTrace(profile, context, steps, _LAYERS)
+    return simulated(observed, trace, setting)

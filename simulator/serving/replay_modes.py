@@ -1,0 +1,88 @@
+"""The mode of replay that an engine and a user's options ask for, with its policies and notes."""
+
+from collections.abc import Iterable, Sequence
+
+from hisparse_sim.policies import POLICIES, Policy
+from hisparse_sim.simulator.replay.modes import Mode, mode_of
+from hisparse_sim.simulator.serving.engines import load_engine
+from hisparse_sim.traces import Trace
+
+
+def replay_mode(
+    traces: Sequence[Trace],
+    engine: str,
+    *,
+    draft_tokens: int | None = None,
+    accepted: float | None = None,
+    resident_tokens: int = 0,
+    counted: bool = False,
+    costs: bool = False,
+) -> Mode | None:
+    """Return the mode, or None for the plain replay.
+
+    Raises ValueError for options that contradict each other or the traces, and where nothing is
+    known in a mode: of `counted` facts, and of memory and time (`costs`).
+    """
+    mode = mode_of(
+        traces,
+        load_engine(engine).rules,
+        draft_tokens=draft_tokens,
+        accepted=accepted,
+        resident_tokens=resident_tokens,
+    )
+    if mode is not None and counted:
+        raise ValueError(
+            "facts were counted with one query a step, nothing resident and SGLang's rules: give"
+            " the trace"
+        )
+    if mode is not None and costs:
+        raise ValueError(
+            "memory and time are known for one query a step by SGLang's rules: leave out the ratio"
+            " and the link, or drafts, resident tokens and vLLM (a model adds bytes)"
+        )
+    return mode
+
+
+def policies_of(
+    traces: Sequence[Trace],
+    policies: str | Policy | Iterable[str | Policy] | None,
+    sizes: Sequence[int],
+    mode: Mode | None,
+) -> tuple[str | Policy, ...]:
+    """Return the policies asked for, else all that can be replayed, the engine's own first."""
+    if policies is not None:
+        return (policies,) if isinstance(policies, str | Policy) else tuple(policies)
+    if mode is None:
+        return tuple(POLICIES)
+    own = mode.own_policy(traces)
+    others = POLICIES if mode.unites(traces, min(sizes)) else ()
+    return tuple(dict.fromkeys((own, *others)))
+
+
+def mode_notes(
+    traces: Sequence[Trace],
+    engine: str,
+    sizes: Sequence[int],
+    mode: Mode | None,
+    compare_min: bool = False,
+) -> tuple[str, ...]:
+    """Return what a reader of the result must know, a sentence each."""
+    if mode is None:
+        return ()
+    notes = []
+    queries = max(mode.queries(trace) for trace in traces)
+    if queries > 1 and not load_engine(engine).drafts:
+        notes.append(f"{engine} has no swap-in for drafts: these are the rules of later releases")
+    if any(mode.queries(trace) > trace.metadata.draft_tokens for trace in traces):
+        notes.append(
+            "the rows of drafts are those of the tokens that came, also where a draft is not"
+            " accepted: the trace has no others"
+        )
+    for trace in traces:
+        for size in sizes:
+            notes += mode.rules.refused(mode.queries(trace), trace.metadata.top_k, size)
+    if compare_min and not mode.unites(traces, min(sizes)):
+        notes.append(
+            f"not compared with MIN: a buffer of {min(sizes):,} may not hold what a step selects"
+        )
+    return tuple(dict.fromkeys(notes))

@@ -1,0 +1,98 @@
+"""Bytes of misses where memory and admission are not modelled: blocks of tokens, and modes of
+replay.
+
+What crosses the link follows from the misses and the bytes of a position. What a request takes on
+the GPU follows from its slots. How many requests fit, and how fast they are, does not follow.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from hisparse_sim.simulator.replay.modes import Mode
+from hisparse_sim.simulator.replay.modes.sglang import SGLANG, scratch_tokens
+from hisparse_sim.simulator.replay.modes.vllm import PAGE_TOKENS, TAIL_PAGES
+from hisparse_sim.simulator.replay.swept import Sweep
+from hisparse_sim.simulator.serving.models import KV_DTYPES, load_model
+from hisparse_sim.simulator.serving.profiles import ProfileError, find_profile
+from hisparse_sim.traces import Trace, TraceError
+from hisparse_sim.traces.file.units import TOKEN, block_unit, plural
+
+_VALUE_BYTES = {"bf16": 2, "fp8": 1, "fp8-raw": 1}  # of K and V, without scales
+
+
+@dataclass(frozen=True)
+class Price:
+    """What a position costs in a model."""
+
+    model: str
+    layers: int  # whose KV is on the host
+    entry_bytes: int  # of a position in one of them
+    kv_dtype: str
+    top_k: int
+
+
+def price_of(
+    traces: Sequence[Trace], name: str, kv_dtype: str, profiles: str | Path | None = None
+) -> Price:
+    """Return the price of the positions of these traces in the model called `name`.
+
+    Raises ValueError for an unknown model or dtype, TraceError for a trace in another unit than the
+    model selects.
+    """
+    if kv_dtype not in KV_DTYPES:
+        raise ValueError(f"unknown KV dtype {kv_dtype!r}; known: {', '.join(KV_DTYPES)}")
+    try:
+        block = find_profile("blocks", name, profiles)
+    except ProfileError:
+        block = None
+    if block is None:
+        model = load_model(name, profiles)
+        unit, top_k = TOKEN, model.top_k
+        price = Price(model.name, model.layers, model.entry_bytes(kv_dtype), kv_dtype, top_k)
+    else:
+        tokens = block.count("block_tokens", least=1)
+        values = tokens * 2 * block.count("kv_heads", least=1) * block.count("head_dim", least=1)
+        unit, top_k = block_unit(tokens), block.count("top_k", least=1)
+        entry_bytes = values * _VALUE_BYTES[kv_dtype]
+        price = Price(block.name, block.count("layers", least=1), entry_bytes, kv_dtype, top_k)
+    for trace in traces:
+        if trace.metadata.unit != unit:
+            raise TraceError(
+                f"{trace.path} counts {plural(trace.metadata.unit)}, and {price.model} selects"
+                f" {plural(unit)}"
+            )
+    return price
+
+
+def add_traffic(swept: Sweep, price: Price, mode: Mode | None) -> pd.DataFrame:
+    """Return the rows of `swept` with `model, kv_dtype, bytes_per_step, bytes_per_request` and
+    `hot_buffer_bytes`, as in docs/metrics.md; with drafts `bytes_per_token`, too.
+
+    All layers count with the mean misses of the replayed ones. `hot_buffer_bytes` is what a request
+    takes on the GPU: its slots, what is always there beside them, and resident tokens.
+    """
+    rows = swept.rows.copy()
+    layers = 1 if swept.per_layer else price.layers
+    rows["model"] = price.model
+    rows["kv_dtype"] = price.kv_dtype
+    rows["bytes_per_step"] = rows["misses_per_step"] * price.entry_bytes * layers
+    rows["bytes_per_request"] = rows["bytes_per_step"] * rows["steps"] / swept.parts_per_row
+    if "accepted_per_step" in rows:
+        rows["bytes_per_token"] = rows["bytes_per_step"] / rows["accepted_per_step"]
+    slots = [size + _beside(mode, price, int(size)) for size in rows["buffer"]]
+    rows["hot_buffer_bytes"] = [count * layers * price.entry_bytes for count in slots]
+    return rows
+
+
+def _beside(mode: Mode | None, price: Price, buffer_size: int) -> int:
+    """Return the positions that a request has on the GPU besides the slots of its buffer."""
+    if mode is None:
+        return 0  # blocks: how an engine lays out the one that is being filled is not known
+    if mode.rules.name != SGLANG.name:
+        return TAIL_PAGES * PAGE_TOKENS + mode.resident_tokens
+    queries = mode.draft_tokens or 1
+    scratch = scratch_tokens(queries, price.top_k, buffer_size) if queries > 1 else 0
+    return PAGE_TOKENS + scratch + mode.resident_tokens

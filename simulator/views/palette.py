@@ -1,0 +1,85 @@
+"""The one table of colours, marks and names of policies: report, figures, notebooks and docs.
+
+Colours after Okabe and Ito, which colour-blind readers can distinguish, darkened until each has a
+contrast of 3 against white; the second column is for a dark page. Every look also has a mark and a
+dash of its own, so that figures can be printed in grey. MIN is black, on a dark page white."""
+
+from collections.abc import Iterable
+from itertools import cycle
+from typing import NamedTuple
+
+from hisparse_sim.policies import POLICIES
+from hisparse_sim.simulator.mrc.names import BELADY, COMPULSORY, TEXTBOOK_LRU
+
+
+class Colour(NamedTuple):
+    """One line of the table."""
+
+    light: str
+    dark: str
+    marker: str  # Matplotlib's
+    shape: str  # Vega's
+    path: str  # of the shape in SVG, around (13, 6)
+    hatch: str  # Matplotlib's
+
+
+TABLE = (
+    Colour("#0072B2", "#4DA3DB", "o", "circle", "M17 6a4 4 0 1 1-8 0a4 4 0 1 1 8 0Z", ""),
+    Colour("#D55E00", "#F58442", "s", "square", "M9.5 2.5h7v7h-7Z", "////"),
+    Colour("#008060", "#2BBF91", "^", "triangle-up", "M13 1.5l4.5 8.5h-9Z", "...."),
+    Colour("#B9558F", "#E29AC6", "D", "diamond", "M13 1l4 5l-4 5l-4-5Z", "\\\\\\\\"),
+    Colour("#2A8FC4", "#9BDCFF", "v", "triangle-down", "M13 10.5l4.5-8.5h-9Z", "xx"),
+    Colour(
+        "#A87900",
+        "#F2B233",
+        "P",
+        "cross",
+        "M11.5 2h3v2.500h2.500v3h-2.500v2.500h-3v-2.500h-2.500v-3h2.500Z",
+        "--",
+    ),
+    Colour("#000000", "#FFFFFF", "X", "triangle-right", "M17.500 6l-8-4.500v9Z", ""),
+)
+OPTIMUM = BELADY
+OF_MIN = len(TABLE) - 1
+MODES = ("hisparse", "baseline", "zero-cost")  # of serving: the first lines of TABLE
+PARTS = {  # of the time of an instance that decodes: its column, and its line of TABLE
+    "prefill": ("prefill", 4),
+    "decode attention": ("decode_attention", 0),
+    "other decode": ("decode_rest", 2),
+    "swap-in": ("swap_in", 1),
+    "idle": ("idle", None),
+}
+_NAMES = {
+    BELADY: "MIN",
+    TEXTBOOK_LRU: "LRU (textbook)",
+    COMPULSORY: "compulsory",
+    "random": "random",
+}
+
+
+def places(names: Iterable[str]) -> dict[str, int]:
+    """Return the line of TABLE for every name. A known policy, or a mode of serving, has the same
+    one everywhere."""
+    names = list(dict.fromkeys(names))
+    online = [name for name in POLICIES if name != BELADY]
+    fixed = dict(zip(online, cycle(range(OF_MIN)), strict=False)) | {BELADY: OF_MIN}
+    fixed |= {name: place for place, name in enumerate(MODES)}
+    taken = {fixed[name] for name in names if name in fixed}
+    free = cycle([place for place in range(OF_MIN) if place not in taken] or range(OF_MIN))
+    return {name: fixed[name] if name in fixed else next(free) for name in names}
+
+
+def named(policy: str) -> str:
+    """Return a policy's name as papers write it: LRU, FIFO, MIN; a name of one's own stays."""
+    if policy in _NAMES:
+        return _NAMES[policy]
+    return policy.upper() if policy in POLICIES else policy
+
+
+def css() -> str:
+    """Return the custom properties of a page: `--c0` .. of TABLE, light and dark."""
+    light, dark = (
+        " ".join(f"--c{number}: {one[shade]};" for number, one in enumerate(TABLE))
+        for shade in (0, 1)
+    )
+    return f':root {{ {light} }}\n@media screen {{ :root[data-theme="dark"] {{ {dark} }} }}'

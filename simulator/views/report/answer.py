@@ -1,0 +1,164 @@
+"""The answer at the head of a page: one line with the verdict, and a tile for each figure."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from hisparse_sim.simulator.replay.metrics import blocks_of
+from hisparse_sim.simulator.replay.totals import totals
+from hisparse_sim.simulator.views.palette import OPTIMUM, named
+from hisparse_sim.simulator.views.report import data, findings, titles
+from hisparse_sim.simulator.views.report.pieces import percent, unbroken
+from hisparse_sim.simulator.views.report.results import Result, rows_of
+
+
+@dataclass(frozen=True)
+class Tile:
+    """One figure of the answer."""
+
+    name: str
+    label: str
+    value: str
+    note: str
+    href: str  # id of the chart or section behind it
+
+
+def tiles_html(tiles: Sequence[Tile]) -> str:
+    every = "".join(
+        f'<a class="tile" data-tile="{one.name}" href="#{one.href}">'
+        f'<span class="label">{unbroken(one.label)}</span>'
+        f'<span class="value">{unbroken(one.value)}</span>'
+        f'<span class="small">{unbroken(one.note)}</span></a>'
+        for one in tiles
+    )
+    return f'<div class="tiles">{every}</div>'
+
+
+def of_series(rows: pd.DataFrame, times: data.Times | None, profiles: data.Profiles) -> list[Tile]:
+    """Return the tiles of one trace: misses, excess, bytes and time, requests.
+
+    `rows`: of one trace. `times`: of all traces, None without tokens."""
+    sums = totals(rows)
+    policy, buffer = findings.focus(sums)
+    own = sums[(sums["policy"] == policy) & (sums["buffer"] == buffer)].iloc[0].to_dict()
+    at = f"{named(policy)}, {buffer:,} slots"
+    found = [
+        Tile(
+            "misses",
+            "Misses",
+            percent(own["miss_rate"], 1),
+            f"{own['misses_per_step']:,.1f} of {own['accesses'] / own['steps']:,.0f} selected"
+            f" positions per step and layer; {at}",
+            "miss-ratio-card",
+        )
+    ]
+    if policy != OPTIMUM and math.isfinite(own["excess_over_min"]):
+        least = own["misses_per_step"] / (1 + own["excess_over_min"])
+        found.append(
+            Tile(
+                "excess",
+                "Over MIN",
+                f"+{percent(own['excess_over_min'])}",
+                f"no policy can miss fewer than {least:,.1f} a step",
+                "dots-card",
+            )
+        )
+    if times is not None and not blocks_of(rows):
+        found += _moved(rows, own["misses_per_step"], times, policy, buffer, profiles)
+        found += _fits(rows, buffer)
+    return found
+
+
+def _moved(
+    rows: pd.DataFrame,
+    misses_per_step: float,
+    times: data.Times,
+    policy: str,
+    buffer: int,
+    profiles: data.Profiles,
+) -> list[Tile]:
+    table = times.table
+    of = (table["policy"] == policy) & (table["buffer"] == buffer)
+    of &= (table["trace"] == rows["trace"].iloc[0]) & (table["batch"] == times.chosen)
+    if not of.any():
+        return []
+    time = float(table.loc[of, "time"].iloc[0])
+    together = f"{times.chosen} requests" if times.chosen > 1 else "one request"
+    waits = f"{time:,.1f} {times.unit} of swap-in over {times.link}, {together} (modelled)"
+    if times.model is None:
+        return [Tile("moved", "Swap-in of a layer", f"{time:,.1f} {times.unit}", waits,
+                     "swap-in-card")]  # fmt: skip
+    moved = misses_per_step * times.entry_bytes * times.layers
+    return [
+        Tile(
+            "moved",
+            "Over the link, each token",
+            f"{moved / 1e6:,.1f} MB",
+            f"{waits}; all {times.layers} layers of {times.model}",
+            "swap-in-card",
+        )
+    ]
+
+
+def _fits(rows: pd.DataFrame, buffer: int) -> list[Tile]:
+    if "requests_per_gpu" not in rows:
+        return []
+    fits = rows[(rows["buffer"] == buffer) & rows["requests_per_gpu"].notna()]
+    if fits.empty:
+        return []
+    best = fits.sort_values("requests_per_gpu", ascending=False, kind="stable").iloc[0]
+    limit = f", limited by {best['limit']}" if isinstance(best.get("limit"), str) else ""
+    ratio = best.get("host_to_device_ratio")
+    note = (f"ratio {ratio:.0f}" if pd.notna(ratio) else "") + limit
+    return [
+        Tile("requests", "Requests per GPU", f"{best['requests_per_gpu']:,.0f}",
+             note.removeprefix(", "), "memory")
+    ]  # fmt: skip
+
+
+def of_plan(best: Mapping[str, Any]) -> Tile:
+    """Return the tile of a plan: its rate, and that without HiSparse."""
+    note = f"{best['buffer']:,.0f} slots, ratio {best['ratio']:.0f}"
+    base = best.get("baseline_tokens_per_s")
+    if base is not None and pd.notna(base) and base > 0:
+        note += f"; {best['tokens_per_s'] / base:.1f} times the {base:,.0f} without HiSparse"
+    return Tile("rate", "Tokens per second", f"{best['tokens_per_s']:,.0f}",
+                f"{note} (simulated)", "plan")  # fmt: skip
+
+
+def verdict(results: Sequence[Result], rows: pd.DataFrame) -> str:
+    """Return whether HiSparse pays, and from which load on, as far as the results tell."""
+    for plan in findings.plans_of(results):
+        if (best := findings.choose_plan(plan.rows)) is not None:
+            if (base := best.get("baseline_tokens_per_s")) is None or pd.isna(base):
+                continue
+            return pays(best, float(base), findings.load_of(best, plan.parameters))
+        return "No candidate of the plan can run and meets the targets."
+    for _, served in findings.runs_of(results):
+        closed = data.serve_table(served)
+        if len(closed) and {"hisparse", "baseline"} <= set(closed["mode"]):
+            return titles.throughput(closed) + " (simulated)."
+    if rows.empty:
+        redone = rows_of(results, "reproduce")
+        return "" if redone.empty else titles.reproduced(redone["error"].tolist()) + "."
+    return "Whether it pays depends on memory and load, too: add a plan (see below)."
+
+
+def pays(best: Mapping[str, Any], base: float, load: str) -> str:
+    """Return the verdict on a plan's best pair beside serving without HiSparse."""
+    rate = best["tokens_per_s"]
+    with_it = f"{best['buffer']:,.0f} slots and a ratio of {best['ratio']:.0f}"
+    if rate <= base:
+        return (
+            f"HiSparse does not pay{load}: {rate:,.0f} tokens/s with {with_it},"
+            f" {base:,.0f} without it (simulated)."
+        )
+    times = f", {rate / base:.1f} times the {base:,.0f} without it" if base > 0 else ""
+    said = f"HiSparse pays{load}: {rate:,.0f} tokens/s with {with_it}{times}"
+    even = best.get("break_even")
+    if even is not None and pd.notna(even):
+        said += f"; it is ahead from {even:,.0f} concurrent requests on"
+    return said + " (simulated)."

@@ -1,0 +1,286 @@
+"""Counters of vLLM: read from a real Prometheus server, and from text; compared and fitted."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from make_traces import drift, metadata, write
+
+from hisparse_sim.cli import cli
+from hisparse_sim.simulator.serving import counters, observing
+from hisparse_sim.simulator.serving.counters import Observed, Reading
+from hisparse_sim.traces import TraceError, open_trace
+from hisparse_sim.traces.synth.fitted import read_fit
+from hisparse_sim.traces.synth.generator import get_profile, reshaped
+
+prometheus = pytest.importorskip("prometheus_client")
+
+
+class Vllm:
+    """The metrics of vLLM 0.33 by their names, labels and types, in a registry of their own."""
+
+    def __init__(self, model: str = "glm", engines: tuple[str, ...] = ("0", "1")) -> None:
+        self.registry = prometheus.CollectorRegistry()
+        labels = ["model_name", "engine"]
+        names = ("hisparse_cache_hits", "hisparse_cache_misses", "hisparse_host_to_device_bytes")
+        names += ("generation_tokens", "spec_decode_num_drafts", "spec_decode_num_draft_tokens")
+        names += ("spec_decode_num_accepted_tokens", "prompt_tokens")
+        self.counters = {
+            name: prometheus.Counter(f"vllm:{name}", "", labels, registry=self.registry)
+            for name in names
+        }
+        self.usage = prometheus.Gauge(
+            "vllm:hisparse_host_cache_usage_perc", "", labels, registry=self.registry
+        )
+        self.lifetime = prometheus.Histogram(
+            "vllm:hisparse_host_block_lifetime_seconds",
+            "",
+            labels,
+            buckets=(1, 10, 100),
+            registry=self.registry,
+        )
+        self.model, self.engines = model, engines
+
+    def count(self, **counts: float) -> None:
+        for engine in self.engines:
+            for name, value in counts.items():
+                self.counters[name].labels(self.model, engine).inc(value)
+
+    def text(self) -> str:
+        return prometheus.generate_latest(self.registry).decode()
+
+
+LOAD = {
+    "hisparse_cache_hits": 900,
+    "hisparse_cache_misses": 100,
+    "hisparse_host_to_device_bytes": 65_600,
+    "generation_tokens": 50,
+    "spec_decode_num_drafts": 20,
+    "spec_decode_num_draft_tokens": 60,
+    "spec_decode_num_accepted_tokens": 30,
+}
+
+
+@pytest.fixture
+def server() -> Iterator[tuple[Vllm, str]]:
+    vllm = Vllm()
+    httpd, thread = prometheus.start_http_server(0, "127.0.0.1", vllm.registry)
+    try:
+        yield vllm, f"http://127.0.0.1:{httpd.server_port}/metrics"
+    finally:
+        httpd.shutdown()
+        httpd.server_close()
+        thread.join()
+
+
+def test_a_server_is_read_as_it_counts(server: tuple[Vllm, str]) -> None:
+    vllm, address = server
+    vllm.count(**LOAD)
+    for engine, usage in (("0", 0.5), ("1", 0.7)):
+        vllm.usage.labels("glm", engine).set(usage)
+        vllm.lifetime.labels("glm", engine).observe(4)
+    first = counters.read(address)
+    assert first.model_name == "glm"
+    assert first.engines == 2
+    vllm.count(**LOAD)
+    vllm.count(hisparse_cache_misses=100)
+    vllm.lifetime.labels("glm", "1").observe(20)
+    found = counters.between(first, counters.read(address), 5.0)
+    assert found.counts["hits"] == 2 * 900
+    assert found.counts["misses"] == 2 * 200
+    assert found.counts["bytes"] == 2 * 65_600
+    assert found.hit_rate == 1800 / 2200
+    assert found.queries == 4  # three drafts a step, and the token that is verified anyway
+    assert found.accepted_per_step == 2.5
+    assert found.gauges == {"host_cache_usage": pytest.approx(0.6)}
+    assert found.means_s == {"host_block_lifetime_s": 20.0}
+
+
+def test_a_window_of_an_address(server: tuple[Vllm, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    vllm, address = server
+    vllm.count(**LOAD)
+    monkeypatch.setattr(counters.time, "sleep", lambda seconds: vllm.count(**LOAD))
+    found = counters.observe(address, 300)
+    assert found.counts["hits"] == 1800
+    assert found.window_s is not None
+    monkeypatch.setattr(counters.time, "sleep", lambda seconds: None)
+    with pytest.raises(TraceError, match="no hit and no miss: vLLM copies its"):
+        counters.observe(address, 1)
+
+
+def test_nobody_answers() -> None:
+    with pytest.raises(TraceError, match=r"cannot be read .* is the server running"):
+        counters.read("http://127.0.0.1:9/metrics")
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", "has no vllm:hisparse_cache_hits_total"),
+        ("sglang:token_usage 0.5\n", "SGLang has no such counters"),
+        ("<html>\n", "is no text of a Prometheus endpoint|has no vllm"),
+        ('vllm:hisparse_cache_hits_total{model_name="a" 5\n', "is no text of a Prometheus"),
+        ('vllm:hisparse_cache_hits_total{model_name="a"} NaN\n', "which is no count"),
+        ('vllm:hisparse_cache_hits_total{model_name="a"} -1\n', "which is no count"),
+        (
+            'vllm:hisparse_cache_hits_total{model_name="a"} 1\n'
+            'vllm:hisparse_cache_hits_total{model_name="b"} 1\n',
+            "counts a, b: choose one with `model_name`",
+        ),
+    ],
+)
+def test_text_that_says_nothing(text: str, sentence: str) -> None:
+    with pytest.raises(TraceError, match=sentence):
+        counters.parse(text, "saved.txt")
+
+
+def test_one_of_several_models() -> None:
+    text = Vllm("a").text()  # nothing counted: no series yet
+    with pytest.raises(TraceError, match="has no vllm:hisparse_cache_hits_total"):
+        counters.parse(text, "saved.txt")
+    both = [Vllm("a"), Vllm("b", ("0",))]
+    for number, each in enumerate(both, 1):
+        each.count(hisparse_cache_hits=number, hisparse_cache_misses=1)
+    text = "".join(each.text() for each in both)
+    assert counters.parse(text, "saved.txt", "b").counters["hits"] == 2
+    assert counters.parse(text, "saved.txt", "a").counters["hits"] == 2  # two engines
+
+
+def test_readings_in_the_wrong_order() -> None:
+    def reading(hits: float, model: str = "a") -> Reading:
+        return Reading("r", model, 1, {"hits": hits, "misses": 1.0, "bytes": 1.0})
+
+    with pytest.raises(TraceError, match="wrong order, or the server was started anew"):
+        counters.between(reading(5), reading(4))
+    with pytest.raises(TraceError, match="count different models"):
+        counters.between(reading(5), reading(6, "b"))
+    assert counters.between(None, reading(3)).hit_rate == 0.75
+
+
+# --- beside a simulation -------------------------------------------------------------------------
+
+
+def counted_from(found: observing.Simulated, tokens: int = 1000) -> dict[str, float]:
+    misses = found.misses_per_token * (found.index_layers or 1) * tokens
+    hits = misses / (1 - found.hit_rate) - misses
+    return {"hits": hits, "misses": misses, "bytes": misses * 656, "generated_tokens": tokens}
+
+
+def test_counters_of_the_same_replay_agree(tmp_path: Path) -> None:
+    """What a server would count that ran this trace comes out as the simulation has it."""
+    parts = [drift(steps=80, layer=layer, first_seq_len=400) for layer in range(4)]
+    trace = open_trace(write(tmp_path / "t.parquet", parts, metadata()))
+    setting = observing.Setting(buffer=64)
+    nothing = Observed("m", 1, {"hits": 1, "misses": 1}, {}, {})
+    found = observing.simulated(nothing, trace, setting)
+    assert (found.index_layers, found.layers) == (4, 4)
+    observed = Observed("m", 1, counted_from(found), {}, {})
+    rows = observing.compared(observed, found, setting).set_index("quantity")
+    for name in ("hit rate", "misses per generated token"):
+        assert rows.loc[name, "measured"] == pytest.approx(rows.loc[name, "simulated"])
+    assert rows.loc["bytes per miss", "measured"] == pytest.approx(656)
+    assert rows["comparable"].str.len().gt(5).all()
+
+
+def test_drafts_are_replayed_as_they_were_counted(tmp_path: Path) -> None:
+    trace = open_trace(write(tmp_path / "t.parquet", [drift(steps=60, first_seq_len=400)]))
+    counts = {"hits": 1, "misses": 1, "drafts": 10, "draft_tokens": 20, "accepted_drafts": 5}
+    observed = Observed("m", 1, counts, {}, {})
+    assert (observed.queries, observed.accepted_per_step) == (3, 1.5)
+    found = observing.simulated(observed, trace, observing.Setting())
+    assert found.buffer == 4 * 8  # vLLM's default: three queries and one more top_k
+    assert found.accepted_per_step == pytest.approx(1.5, abs=0.05)
+
+
+def test_a_profile_is_fitted_to_a_hit_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    profile = reshaped(get_profile("glm-5.1"), prompt_len=2000, top_k=64, num_layers=6)
+    setting = observing.Setting(buffer=192)
+    target = observing._replayed(
+        Observed("m", 1, {"hits": 1, "misses": 1}, {}, {}),
+        observing._scaled(profile, 2.0),
+        setting,
+        2000,
+    )
+    rate = target.hit_rate
+    observed = Observed("m", 1, {"hits": rate, "misses": 1 - rate}, {}, {})
+    fit, found = observing.fitted(observed, profile, setting)
+    assert fit.reached
+    assert found.hit_rate == pytest.approx(rate, abs=0.003)
+    assert fit.scale == pytest.approx(2.0, rel=0.15)
+    assert fit.parameters.sinks == profile.parameters.sinks
+    nowhere = Observed("m", 1, {"hits": 0.001, "misses": 0.999}, {}, {})
+    assert not observing.fitted(nowhere, profile, setting)[0].reached
+
+
+def run(*words: Any) -> Any:
+    return CliRunner().invoke(cli, [str(word) for word in words])
+
+
+def test_from_counters_to_a_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(observing, "_STEPS", 40)
+    vllm = Vllm()
+    (tmp_path / "before.txt").write_text(Vllm().text() + _counted(vllm))
+    (tmp_path / "after.txt").write_text(_counted(vllm))
+    files = (tmp_path / "before.txt", tmp_path / "after.txt")
+    shown = run("observe", *files)
+    assert shown.exit_code == 0, shown.output
+    assert "glm, 2 engines: 1,800 hits and 200 misses" in shown.output
+    assert "hit rate" in shown.output
+    out = tmp_path / "observed.json"
+    options = ("--profile", "glm-5.1", "--context", 6000, "--buffer", 8192, "--quiet")
+    done = run("observe", *files, *options, "-o", out)
+    assert done.exit_code == 0, done.output
+    found = json.loads(out.read_text())
+    assert found["observed"]["hit_rate"] == 0.9
+    assert found["observed"]["queries"] == 4
+    fit = read_fit(out)
+    assert fit.name == "glm-5.1, fitted"
+    assert fit.parameters.noise == found["fit"]["parameters"]["noise"]
+    path = tmp_path / "synth.parquet"
+    size = ("--context", 300, "--steps", 4, "--top-k", 16, "--layer", 3, "--quiet")
+    done = run("trace", "synth", "--fit", out, *size, "-o", path)
+    assert done.exit_code == 0, done.output
+    notes = open_trace(path).metadata.notes
+    assert notes["profile"] == "glm-5.1, fitted"
+    assert notes["fit"]["observed_hit_rate"] == 0.9
+
+
+def _counted(vllm: Vllm) -> str:
+    vllm.count(**LOAD)
+    return vllm.text()
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        ("{}", "holds no fit: `hisparse-sim observe SOURCE --profile NAME -o FILE` writes one"),
+        ('{"fit": {"profile": "x", "parameters": {}}}', "unknown profile 'x'"),
+        ('{"fit": {"profile": "glm-5.1", "parameters": {"loud": 1}}}', "loud is no parameter"),
+        ('{"fit": {"profile": "glm-5.1", "parameters": {"noise": "a"}}}', "noise is no parameter"),
+        ('{"fit": {"profile": "glm-5.1"}}', "cannot be used"),
+    ],
+)
+def test_files_without_a_usable_fit(tmp_path: Path, content: str, sentence: str) -> None:
+    path = tmp_path / "observed.json"
+    path.write_text(content)
+    done = run("trace", "synth", "--fit", path, "-o", tmp_path / "t.parquet")
+    assert done.exit_code == 1
+    assert sentence in done.output
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (("http://x/metrics", "later.txt"), "is read twice by itself"),
+        (("a.txt", "--trace", "t", "--profile", "glm-5.1"), "choose --trace or --profile"),
+        (("a.txt", "--buffer", 4096), "--buffer"),
+        (("a.txt",), "a.txt"),
+    ],
+)
+def test_commands_that_cannot_be(options: tuple[Any, ...], sentence: str) -> None:
+    done = run("observe", *options)
+    assert done.exit_code in (1, 2)
+    assert sentence in done.output
