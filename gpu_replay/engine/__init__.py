@@ -46,6 +46,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    """Import at first use: the plugin must not load a simulator into the engine's processes."""
     if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
