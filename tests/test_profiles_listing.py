@@ -98,11 +98,7 @@ def test_own_profiles(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("table", "name", "message"),
     [
-        (
-            "cars",
-            None,
-            "unknown table 'cars'; known: models, blocks, hardware, links, engines, step_times",
-        ),
+        ("cars", None, "unknown table 'cars'; known: models, blocks, hardware, links, engines"),
         ("engines", "sglang-0.4", "unknown name 'sglang-0.4' in engines; known: sglang-0.5.12"),
         ("links", "string", "unknown link 'string'; known: gb200-c2c"),
         (None, "h200", "name the table of 'h200'"),
