@@ -101,7 +101,7 @@ def test_functions_have_the_options_of_their_command(
 ) -> None:
     taken = {key: value for each in functions for key, value in arguments(each).items()}
     words = ["--model", "m"] if name == "trace capture hf" else []
-    options = command(name).make_context(name, words).params
+    options = command(name).make_context(name, words, help_option_names=["-h", "--help"]).params
     traces = {"trace", "traces"}
     assert set(taken) - PROGRAM - traces - set(RENAMED.values()) - {"output"} == (
         set(options) - TERMINAL - traces - set(RENAMED) - PROGRAM
