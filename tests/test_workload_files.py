@@ -185,7 +185,9 @@ def test_serve_with_and_without_a_prefix_cache(tmp_path: Path) -> None:
     apart = rows(*words, "--disaggregated")
     assert apart["hisparse"]["prefix_hits"] == apart["baseline"]["prefix_hits"] > 0.1
     shown = run(*words, "-o", str(tmp_path / "rows.csv"))
-    (again,) = read_results([tmp_path / "rows.csv"])
+    swept = tmp_path / "swept.csv"
+    run("sweep", *"--policy lru --buffer 4096 --layer 4 --steps 0:8 -o".split(), str(swept))
+    again = read_results([swept, tmp_path / "rows.csv"])[1]
     redone = shlex.split(redo.command(again))
     assert redone[redone.index("--workload") + 1] == str(file)
     assert not {"--concurrency", "--prompt", "--time-scale"} & set(redone)
