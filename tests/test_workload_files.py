@@ -18,6 +18,8 @@ from hisparse_sim.simulator.serving.prefixes import cached_tokens
 from hisparse_sim.simulator.serving.workload import Blocks, Requests
 from hisparse_sim.simulator.serving.workload_files import read_workload
 from hisparse_sim.simulator.serving.workload_formats import FORMATS
+from hisparse_sim.simulator.views.report import redo
+from hisparse_sim.simulator.views.report.results import read_results
 from hisparse_sim.traces import TraceError
 
 AZURE_2024 = """TIMESTAMP,ContextTokens,GeneratedTokens
@@ -182,6 +184,13 @@ def test_serve_with_and_without_a_prefix_cache(tmp_path: Path) -> None:
     # Prefill instances have no HiSparse: both modes find the same there.
     apart = rows(*words, "--disaggregated")
     assert apart["hisparse"]["prefix_hits"] == apart["baseline"]["prefix_hits"] > 0.1
+    shown = run(*words, "-o", str(tmp_path / "rows.csv"))
+    swept = tmp_path / "swept.csv"
+    run("sweep", *"--policy lru --buffer 4096 --layer 4 --steps 0:8 -o".split(), str(swept))
+    again = read_results([swept, tmp_path / "rows.csv"])[1]
+    redone = shlex.split(redo.command(again))
+    assert redone[redone.index("--workload") + 1] == str(file)
+    assert not {"--concurrency", "--prompt", "--time-scale"} & set(redone)
     shown = run(*words)
     text = " ".join(shown.output.split())
     assert "HiSparse requires --disable-radix-cache" in text

@@ -74,7 +74,7 @@ def call_of(command: click.Command, chosen: Mapping[str, Any]) -> str:
         shared = option in taken and option not in ("--format", "--output", "--quiet", *chosen)
         value = context.params.get(name)
         if shared and value not in (None, ()) and value != each.get_default(context):
-            values[option] = getattr(each, "is_flag", False) or value
+            values[option] = value
     for option, value in values.items():
         for one in value if isinstance(value, tuple) else (value,):
             text = f"{one:g}" if isinstance(one, float) else str(one)
@@ -89,7 +89,9 @@ def say(notes: Iterable[str], quiet: bool) -> None:
 
 
 def given(options: dict[str, Any]) -> dict[str, Any]:
-    left_out = ("traces", "provenance", "quiet")
+    left_out = ["traces", "provenance", "quiet"]
+    if options.get("workload") is not None:
+        left_out += ["prompt", "output_len", "range_ratio"]  # it has lengths of its own
     return {name: value for name, value in options.items() if name not in left_out}
 
 

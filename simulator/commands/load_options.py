@@ -5,7 +5,6 @@ from __future__ import annotations
 import click
 
 from hisparse_sim.simulator.commands.setting_options import POSITIVE
-from hisparse_sim.simulator.serving.scenario import Scenario
 from hisparse_sim.traces.commands.options import combined
 from hisparse_sim.traces.commands.values import Number, Real
 
@@ -21,16 +20,11 @@ load_options = combined(
     click.option(
         "--time-scale",
         type=POSITIVE,
-        default=Scenario.time_scale,
-        show_default=True,
         help="With --workload: its times are multiplied by this; 2 is half the rate.",
     ),
     click.option(
         "--no-prefix-cache",
-        "prefix_cache",
         is_flag=True,
-        flag_value=False,
-        default=Scenario.prefix_cache,
         help="With --workload: prefill every prompt whole; else those with hash_ids reuse prefixes"
         " where the engine has a radix cache (not with HiSparse).",
     ),

@@ -107,7 +107,7 @@ def plan(
         range_ratio,
         seed,
         gpu_hour,
-        time_scale=asked.time_scale,
+        time_scale=1.0 if asked.time_scale is None else asked.time_scale,
     )
     if recorded:
         aim = aim.of_recorded(recorded, rate is not None or concurrency is not None)
@@ -217,7 +217,7 @@ def serve(
             range_ratio,
             seed,
             gpu_hour,
-            time_scale=asked.time_scale,
+            time_scale=1.0 if asked.time_scale is None else asked.time_scale,
         )
         for clients in several(concurrencies) or (DEFAULT_CONCURRENCY,)
     ]
@@ -262,4 +262,4 @@ def reproduce(
 
 def _with_prefixes(setting: Setting, asked: Scenario, recorded: Recorded) -> Setting:
     """The setting with a prefix cache, if the blocks of the prompts are known."""
-    return replace(setting, prefix_cache=asked.prefix_cache and recorded.blocks is not None)
+    return replace(setting, prefix_cache=not asked.no_prefix_cache and recorded.blocks is not None)

@@ -64,8 +64,8 @@ class Scenario:
     prompt: int = 32_768  # tokens
     output_len: int = 8192  # tokens
     workload: str | Path | None = None  # recorded requests, with lengths of their own
-    time_scale: float = 1.0  # of their times: 2 is half the rate
-    prefix_cache: bool = True  # for prompts with known blocks, where the engine allows one
+    time_scale: float | None = None  # of their times: 2 is half the rate
+    no_prefix_cache: bool = False  # although the engine allows one
     trace: OneTrace | None = None  # to replay, or its facts; None: see demand.py
     miss_curve: str | Path | None = None  # rows of a sweep, instead of a replay
 

@@ -127,7 +127,8 @@ def _served(rows: pd.DataFrame) -> dict[str, Any]:
     rates = [load.removesuffix("/s") for load in loads if load.endswith("/s")]
     given: dict[str, Any] = {"seed": next(iter(_values(rows, "seed")), None)}
     given["mode"] = _values(rows, "mode")
-    given["rate" if rates else "concurrency"] = rates[0] if rates else loads
+    if not any(load.endswith("recorded") for load in loads):  # at the times of its workload
+        given["rate" if rates else "concurrency"] = rates[0] if rates else loads
     return given
 
 
