@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from hisparse_sim.traces.commands.options import combined
-from hisparse_sim.traces.commands.values import Number, several
+from hisparse_sim.traces.commands.values import Number, Seed, several
 
 prompt_options = combined(
     click.option(
@@ -35,7 +35,7 @@ prompt_options = combined(
     ),
     click.option(
         "--seed",
-        type=Number(0, 2**63 - 1),
+        type=Seed(0),
         default=0,
         show_default=True,
         help="Seed of that draw.",

@@ -14,7 +14,7 @@ from hisparse_sim.traces.commands.options import (
     refuse_replacing,
     trace_output_option,
 )
-from hisparse_sim.traces.commands.values import Name, Number
+from hisparse_sim.traces.commands.values import Name, Number, Seed
 from hisparse_sim.traces.terminal import wrote
 
 
@@ -45,7 +45,7 @@ def _shapes() -> Iterable[str]:
 @layer_option
 @click.option("--requests", type=Number(1), help="[default: 1]")
 @click.option("--distinct", type=Number(1), help="Positions that a shape uses.")
-@click.option("--seed", type=Number(0, 2**63 - 1), help="[default: 0]")
+@click.option("--seed", type=Seed(0), help="[default: 0]")
 @quiet_option
 def synth(
     profile: str | None,

@@ -31,7 +31,7 @@ def _need(table: pd.DataFrame, names: str, what: str) -> None:
 
 
 def latency(points: pd.DataFrame, *, provenance: str = "", axes: "Axes | None" = None) -> "Axes":
-    """Draw the swap-in time of a layer: measured points, and predicted ones joined by lines.
+    """Draw the swap-in time of a layer: measured points, and modelled ones joined by lines.
 
     `points`: columns `batch, misses` (of each request) and `measured_us`, `predicted_us` or both;
     nan where there is none. Each batch has a colour and a marker."""
@@ -62,7 +62,7 @@ def latency(points: pd.DataFrame, *, provenance: str = "", axes: "Axes | None" =
         axes.set_xlabel("misses per request, layer and step")
         axes.set_ylabel("swap-in of one layer (µs)")
         from_zero(axes)
-        means = {"predicted_us": "lines: predicted", "measured_us": "points: measured"}
+        means = {"predicted_us": "lines: modelled", "measured_us": "points: measured"}
         axes.set_title("Time of a swap-in (" + ", ".join(means[kind] for kind in kinds) + ")")
         legend_beside(axes, "decoding together")
         put_origin(axes, provenance or origin(points))
@@ -93,7 +93,7 @@ def throughput(rows: pd.DataFrame, *, axes: "Axes | None" = None) -> "Axes":
         from_zero(axes)
         axes.set_xlabel("concurrent requests")
         axes.set_ylabel("output tokens per second")
-        axes.set_title("Throughput by concurrency (simulated)")
+        axes.set_title("Throughput by concurrency (modelled)")
         legend_beside(axes)
         put_origin(axes, origin(rows))
     return axes
@@ -156,7 +156,7 @@ def plan_pareto(candidates: pd.DataFrame, *, axes: "Axes | None" = None) -> "Axe
             )
         axes.set_xlabel("time per output token (ms)")
         axes.set_ylabel("output tokens per second")
-        axes.set_title("Plans: throughput against latency (simulated)")
+        axes.set_title("Plans: throughput against latency (modelled)")
         legend_beside(axes, f"area: host memory,\nup to {most:,.0f} GB")
         put_origin(axes, origin(candidates))
     return axes
