@@ -123,7 +123,7 @@ def package(module: str) -> str:
     return "/".join(folders[:2])
 
 
-def test_every_folder_is_a_known_room() -> None:
+def test_every_folder_is_a_known_package() -> None:
     folders = {package(name) for name in modules()} - {"", "simulator", "gpu_replay", "traces/data"}
     assert folders == set(MAY_IMPORT)
 
@@ -142,7 +142,7 @@ def test_no_import_runs_upwards() -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_the_rooms_are_in_an_order() -> None:
+def test_the_packages_are_in_an_order() -> None:
     """The table above has no cycle, so that no import among packages can make one."""
     TopologicalSorter(MAY_IMPORT).prepare()
 

@@ -118,9 +118,7 @@ def replay(
     output: Path | None,
     quiet: bool,
 ) -> None:
-    """Replay a trace through a swap-in kernel.
-
-    Prints the measured time and the replayed misses.
+    """Replay a trace through a swap-in kernel and time it.
 
     Example: hisparse-sim gpu replay sample.parquet --kernel native --batch 16
     """
@@ -201,8 +199,8 @@ def bench(
 ) -> None:
     """Time the swap-in kernels on a grid of points.
 
-    Each point times both kernels, their planning alone and the copy alone. With --gpus: one large
-    copy and the kernels, on one or more GPUs at once.
+    Both kernels, their planning alone, and the copy alone. With --gpus: one large copy and the
+    kernels, on one or more GPUs at once.
 
     Example: hisparse-sim gpu bench --batch 1,8 --misses 256,1024 --buffer 4096
     """
@@ -282,9 +280,7 @@ def _bench_together(
 )
 @quiet_option
 def calibrate(name: str, source: Path | None, output: Path, quiet: bool) -> None:
-    """Measure this machine's host link and write its profile.
-
-    The profile holds the parameters of the latency model; `plan` and `serve` read it by --profiles.
+    """Measure this machine's host link and write its profile, for --profiles.
 
     Example: hisparse-sim gpu calibrate --name my-server -o links.toml
     """

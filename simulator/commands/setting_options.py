@@ -267,9 +267,7 @@ load_options = combined(
         "--rate", type=POSITIVE, help="Open loop: requests per second, instead of --concurrency."
     ),
     click.option(
-        "--requests",
-        type=Number(1),
-        help="Requests to serve.  [default: four times the concurrency; 1000 with --rate]",
+        "--requests", type=Number(1), help="[default: 4 times the concurrency; 1000 with --rate]"
     ),
     click.option(
         "--range-ratio",
@@ -297,9 +295,5 @@ target_options = combined(
         help="Percentage of the requests that must meet these two targets.",
     ),
     click.option("--max-miss-rate", type=Real(0, 1), help="Target: miss rate, from 0 to 1."),
-    click.option(
-        "--gpu-hour",
-        type=POSITIVE,
-        help="Price of a GPU per hour, for the cost of a million output tokens.",
-    ),
+    click.option("--gpu-hour", type=POSITIVE, help="GPU price per hour, for the cost of output."),
 )
