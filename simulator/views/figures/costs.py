@@ -200,6 +200,6 @@ def throughput_beside_published(served: pd.DataFrame, published: pd.DataFrame) -
                 label=f"published ({name})",
             )
         axes.set_ylim(top=1.05 * max(axes.get_ylim()[1] / 1.05, published["tokens_per_s"].max()))
-        axes.set_title("GLM-5.1-FP8 on 8 x H200, 32k in, 8k out")
+        axes.set_title("GLM-5.1-FP8 on 8 x H200, 32k in, 8k out; lines are modelled")
         legend_beside(axes)
     return axes
