@@ -243,7 +243,7 @@ def test_files_that_are_none(tmp_path: Path) -> None:
     (tmp_path / "folder.npy").mkdir()
     assert "is a folder, not a file" in refused(tmp_path, tmp_path / "folder.npy", prompt_len=9)
     (tmp_path / "text.npy").write_text("1 2 3")
-    assert "is no .npy file" in refused(tmp_path, tmp_path / "text.npy", prompt_len=9)
+    assert "is not a .npy file" in refused(tmp_path, tmp_path / "text.npy", prompt_len=9)
     np.savez(tmp_path / "two.npz", a=np.zeros(3), b=np.zeros(3))
     assert "holds 2 arrays (a.npy, b.npy)" in refused(tmp_path, tmp_path / "two.npz", prompt_len=9)
 

@@ -48,7 +48,7 @@ def read_rows(path: Path, needed: Sequence[str] = ()) -> list[dict[str, Any]]:
 
 def _row(found: Any, needed: Sequence[str], place: str) -> dict[str, Any]:
     if not isinstance(found, dict):
-        raise TraceError(f"{place} is no object")
+        raise TraceError(f"{place} is not an object")
     named: dict[str, Any] = found
     row = {COLUMNS.get(name, name): value for name, value in named.items()}
     for column in (*needed, *(name for name in row if name.endswith("_us"))):

@@ -47,7 +47,7 @@ def locality(
 
     Returns one row per number: `trace, provenance, request, layer, measure, at, value`. `at` is the
     lag, the window, the upper end of a bin (exclusive) or the other layer; null where a measure is
-    a single number. docs/locality-measures.md defines the measures. If the positions of a trace are not
+    a single number; docs/locality-measures.md defines them. If the positions of a trace are not
     tokens, there is a column `unit`.
 
     Raises TraceError for an unknown request or layer, or a trace that breaks a rule, ValueError if

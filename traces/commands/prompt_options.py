@@ -31,7 +31,7 @@ prompt_options = combined(
         help="Only these lengths: short, medium, long.",
     ),
     click.option(
-        "--count", type=Number(1), help="How many; those of LongBench are drawn at random."
+        "--count", type=Number(1), help="Number of prompts; LongBench's are drawn at random."
     ),
     click.option(
         "--seed",

@@ -35,7 +35,7 @@ def _shapes() -> Iterable[str]:
     "--profile", type=Name(_profiles), help="Model whose published figures it is fitted to."
 )
 @click.option(
-    "--shape", type=Name(_shapes), help="An extreme pattern in place of a profile, for tests."
+    "--shape", type=Name(_shapes), help="An extreme pattern instead of a profile, for tests."
 )
 @trace_output_option
 @force_option
@@ -43,8 +43,8 @@ def _shapes() -> Iterable[str]:
 @click.option("--steps", type=Number(1), help="Decode steps.")
 @click.option("--top-k", type=Number(1), help="Positions per step: tokens, or blocks for qsa.")
 @layer_option
-@click.option("--requests", type=Number(1), help="[default: 1]")
-@click.option("--distinct", type=Number(1), help="Positions that a shape uses.")
+@click.option("--requests", type=Number(1), help="Requests to make.  [default: 1]")
+@click.option("--distinct", type=Number(1), help="Distinct positions that a shape uses.")
 @click.option("--seed", type=Seed(0), help="[default: 0]")
 @quiet_option
 def synth(
@@ -59,7 +59,7 @@ def synth(
     quiet: bool,
     **changes: Any,
 ) -> None:
-    """Make a synthetic trace: a fitted random model, or an extreme shape.
+    """Make a synthetic trace from a fitted random model, or an extreme shape.
 
     \b
     Profiles: glm-5.1, deepseek-v3.2, qsa.

@@ -113,7 +113,7 @@ def trace_from_frame(
     try:
         table = pa.table(frame)
     except (pa.ArrowException, TypeError, ValueError) as error:
-        raise TraceError(f"{name} is no table of a trace: {error}") from error
+        raise TraceError(f"{name} is not the table of a trace: {error}") from error
     if provenance not in PROVENANCES:
         raise ValueError(
             f"unknown provenance {provenance!r}; choose one of {', '.join(PROVENANCES)}"

@@ -33,7 +33,7 @@ def open_npy(path: Path, place: str) -> Any:
     with _reading(f"{place} cannot be read as .npy"):
         with path.open("rb") as file:
             if file.read(len(MAGIC_PREFIX)) != MAGIC_PREFIX:
-                raise TraceError(f"{place} is no .npy file")
+                raise TraceError(f"{place} is not a .npy file")
         return shaped(np.load(path, mmap_mode="r", allow_pickle=False), place)
 
 
