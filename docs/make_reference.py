@@ -30,7 +30,7 @@ ESSENTIALS = {
         "policies Policy Setup Step hook lift PolicyError",
     ),
     "Deployments": (
-        "Models, machines, links and engines go by their names in `profiles`.",
+        "Models, machines, links and engines have the names that `profiles` lists.",
         "plan serve check_config reproduce swap_in_us measured_swap_ins profiles",
     ),
 }
@@ -279,7 +279,8 @@ def _argument(argument: ast.arg, default: ast.expr | None) -> str:
 def _text(docstring: str) -> str:
     """Return a docstring as Markdown: its underlined headings bold, its term lists as lists."""
     docstring = re.sub(r"^(\w[\w ]*)\n-+$", r"**\1**\n", docstring, flags=re.MULTILINE)
-    return re.sub(r"^(\w+(?:, \w+)*)\n    (?=\S)", r"- `\1`: ", docstring, flags=re.MULTILINE)
+    heads = r"^(\w+(?:, (?:\w+|\.\.\.))*)\n    (?=\S)"  # a name, or several that are told together
+    return re.sub(heads, r"- `\1`: ", docstring, flags=re.MULTILINE)
 
 
 if __name__ == "__main__":

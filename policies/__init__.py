@@ -50,7 +50,7 @@ def get_policy(policy: str | Policy) -> Policy:
 def table() -> "pd.DataFrame":
     """Return the policies of the package, one row each: `policy, summary, reference`.
 
-    As `hisparse_sim.policies()`, short for `hisparse_sim.policies.table()`.
+    `hisparse_sim.policies()` and `hisparse_sim.policies.table()` are the same.
     """
     import pandas as pd
 

@@ -126,6 +126,8 @@ def test_the_python_reference_is_the_source_s() -> None:
     assert page == REFERENCE["python"](), "run python docs/make_reference.py"
     assert "### miss_ratio\n" in page
     assert "### make_plan\n" in page
+    assert "- `concurrency, rate, requests" in page
+    assert re.search(r"^\w+(, [\w.]+)*\n    \S", page, re.MULTILINE) is None  # all are list items
 
 
 def test_the_examples_of_the_python_reference_run(folder: Path) -> None:

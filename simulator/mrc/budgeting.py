@@ -68,7 +68,7 @@ def budget(
     """Spread the slots of equal buffers of size `buffer` (twice the top_k) over layers, and replay
     both.
 
-    `per_request` spreads them over all (request, layer), which takes a look at the whole request.
+    `per_request` spreads them over all (request, layer), which requires knowing the request.
     `on` replays another trace, of the same layers, than the one whose curves decide. The other
     arguments are those of `mrc` and `replay`.
 

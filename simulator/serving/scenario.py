@@ -55,7 +55,7 @@ class Scenario:
     max_running_requests: int = 480  # over all ranks
     chunked_prefill_size: int = 65_536  # tokens, over all ranks
     kernel: str = "sglang"  # swap-in kernel: the engine's, or "native" for ours
-    profiles: str | Path | None = None  # TOML file with profiles of one's own
+    profiles: str | Path | None = None  # TOML file with your own profiles
     step_times: str | None = None  # a table's path, "aiconfigurator" or "roofline"; None: shipped
     prompt: int = 32_768  # tokens
     output_len: int = 8192  # tokens

@@ -78,9 +78,9 @@ def sweep(
         Paths or opened traces, one or several; None: the bundled sample. Facts files (of `mrc`)
         give the rows of what was counted.
     policies
-        Names, files named as `FILE.py:NAME`, or policies; None: all of the package.
+        Names, files named as `FILE.py:NAME`, or policies; None: all in the package.
     buffers
-        Slots of a request and layer (`device_buffer_size`); None: 1, 2 and 3 times the top_k.
+        Slots per request and layer (`device_buffer_size`); None: 1, 2 and 3 times the top_k.
     start
         "staged": prefill on the same GPU left the first tokens in the buffer; "direct": it is
         empty.
@@ -92,18 +92,18 @@ def sweep(
         Only these; `steps` = (first, stop) keeps first <= step < stop.
     ratios
         `host_to_device_ratio`: adds bytes over the link and the requests that fit, a row each.
-        With `model` given, the engine's default of 2.
+        With `model` alone, the engine's default of 2.
     model
         Profile for bytes and memory; None: the trace's model, else glm-5.1.
     kv_dtype, hardware, ..., host_memory_gib
         The deployment for costs, as the fields of `Scenario`; with `start` "direct",
         prefill runs on other GPUs.
     output_len
-        Tokens by which a request still grows after the trace.
+        Tokens that a request still generates after the trace.
     link, kernel, batch
-        A host link adds the modelled swap-in time, of a kernel and so many requests together.
+        A host link adds the modelled swap-in time, of this kernel and batch.
     profiles
-        TOML file with models and links of one's own.
+        TOML file with your own models and links.
     seed, jobs, executor, progress, keep
         As in `simulator.replay.sweep`.
 

@@ -279,7 +279,7 @@ def show_reproduced(rows: pd.DataFrame, output: Path | None = None) -> None:
         "number": ("", str),
         "what": ("figure", str),
         "published": ("published", lambda value: f"{value:,.4g}"),
-        "ours": ("ours", lambda value: f"{value:,.4g}"),
+        "ours": ("modelled", lambda value: f"{value:,.4g}"),
         "error": ("error", _signed),
     }
     notes = []
