@@ -319,8 +319,8 @@ def test_what_convert_refuses(tmp_path: Path) -> None:
     path = write(tmp_path / "trace.parquet", PARTS, ABOUT)
     out = tmp_path / "out.arrow"
     for options, sentence in (
-        (("--model", "x"), "--model has no meaning for a trace file"),
-        (("--prompt-len", "7"), "--prompt-len has no meaning for a trace file"),
+        (("--model", "x"), "--model does not apply to a trace file"),
+        (("--prompt-len", "7"), "--prompt-len does not apply to a trace file"),
     ):
         found = run("trace", "convert", path, "-o", out, *options)
         assert (found.exit_code, sentence in found.output) == (2, True), found.output

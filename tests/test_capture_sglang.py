@@ -101,7 +101,7 @@ def test_passing_faults_are_retried(fake: FakeServer, tmp_path: Path, fault: str
         ("narrow", "check `num_layers` and `top_k`"),
         ("no flag", "--enable-return-indexer-topk"),
         ("null", "--enable-return-indexer-topk"),
-        ("abort", "gave the request up: 'out of"),
+        ("abort", "aborted the request: 'out of"),
         ("redirect", "307, a redirection to https://elsewhere/"),
         ("page", "text/html; .*expected plain JSON"),
         ("packed", "gzip.*expected plain JSON"),

@@ -171,7 +171,9 @@ def test_the_verdict_is_the_plans() -> None:
 def test_memory_is_checked_without_step_times() -> None:
     bare = replace(SETTING, steps=None, no_steps="nobody has measured it")
     findings = check_config('{"host_to_device_ratio": 8}', bare, AIM, made_up)
-    assert findings[0].text.startswith("prefill headroom, at admission: about 9 of 32")
+    assert findings[0].text.startswith(
+        "device pool (prefill headroom), at admission: about 9 of 32"
+    )
     assert findings[-1].text == "tokens/s are not known: nobody has measured it"
 
 

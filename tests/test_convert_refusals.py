@@ -182,7 +182,7 @@ def test_rows_that_are_refused(
 def test_options_without_meaning(tmp_path: Path) -> None:
     option: dict[str, Any]
     for option in ({"request": "x"}, {"layers": [0]}, {"first_position": 3}):
-        with pytest.raises(ValueError, match="has no meaning for jsonl: every line"):
+        with pytest.raises(ValueError, match="does not apply to jsonl: every line"):
             convert(rows(tmp_path, {}), tmp_path / "o", provenance="synthetic", **option)
     answers = [sglang_answer(logical(9, 2, 3, 0), 4, name) for name in ("a", "b", "a")]
     source = tmp_path / "answers.json"
