@@ -106,7 +106,7 @@ def rotated(array: np.ndarray) -> None:
         (
             neighbours,
             "layer 0, step 10 (row 110) lists 111, and the query stands at 110: it and step 11 are "
-            "exchanged, each lists what the other could (4 of 156 rows looked at are unusable): ",
+            "swapped, each lists what the other could (4 of 156 rows looked at are unusable): ",
         ),
         (rotated, "it is the row of step 38, and those of its layer are out of order: "),
     ],
