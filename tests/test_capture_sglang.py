@@ -176,9 +176,9 @@ def test_absent_server(tmp_path: Path) -> None:
     assert told == []
     assert list(tmp_path.iterdir()) == []
     for url, reason in (
-        ("localhost:30000", "no URL"),
-        ("ftp://x", "no URL"),
-        ("", "no URL"),
+        ("localhost:30000", "not the URL"),
+        ("ftp://x", "not the URL"),
+        ("", "not the URL"),
         ("http://x:many", "Port"),
         ("http://me:secret@x", "--api-key"),
         ("http://x/?key=1", "--api-key"),

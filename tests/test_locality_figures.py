@@ -184,7 +184,7 @@ def test_what_a_trace_is_too_small_for(tmp_path: Path) -> None:
     said = [text.get_text() for axes in page.axes for text in axes.texts]
     assert sum("to draw: t " in text for text in said) == 4
     figures.save(page, tmp_path / "page.png")
-    with pytest.raises(ValueError, match=r"no rows of hs.locality: they lack at, measure"):
+    with pytest.raises(ValueError, match=r"not rows of hs.locality: they lack at, measure"):
         figures.overlap(rows.drop(columns=["at", "measure"]))
 
 

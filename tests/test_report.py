@@ -43,7 +43,7 @@ def test_kinds_are_told_apart(files: list[Path]) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "words"),
     [
-        ("rows.txt", "", "no result file"),
+        ("rows.txt", "", "not a result file"),
         ("rows.csv", None, "does not exist"),
         ("rows.json", "{", "cannot be read as json"),
         ("rows.json", '{"a": 1}', "no list of rows"),
