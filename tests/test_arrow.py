@@ -326,7 +326,7 @@ def test_what_convert_refuses(tmp_path: Path) -> None:
         assert (found.exit_code, sentence in found.output) == (2, True), found.output
         assert not out.exists()
     found = run("trace", "convert", path, "-o", tmp_path / "x.parquet", "--lz4")
-    assert "only these are compressed by lz4" in found.output
+    assert "only these can be compressed by lz4" in found.output
     found = run("trace", "convert", path, "-o", path, "--force")
     assert "it is read for this" in found.output
     as_file(path, table(several()))  # says nothing about itself
