@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     __version__: str
 
 # Name -> the module that holds it.
-_ROOM_OF = {
+_MODULE_OF = {
     "POLICIES": "policies",
     "Policy": "policies",
     "PolicyError": "policies",
@@ -113,9 +113,9 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version
 
         return version("hisparse-sim")
-    if name not in _ROOM_OF:
+    if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = import_module(f"{__name__}.{_ROOM_OF[name]}")
+    module = import_module(f"{__name__}.{_MODULE_OF[name]}")
     return module if name in _MODULES else getattr(module, name)
 
 

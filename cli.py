@@ -1,4 +1,4 @@
-"""The command line: `hisparse-sim COMMAND`, each command loaded from its room when it is called.
+"""The command line: `hisparse-sim COMMAND`, each command loaded from its package when it is called.
 
 Data goes to stdout, notes and progress to stderr. Exit codes: see `traces/commands/group.py`.
 """
@@ -12,7 +12,7 @@ _SIMULATOR = "hisparse_sim.simulator.commands"
 _TRACES = "hisparse_sim.traces.commands"
 
 _COMMANDS = {
-    "budget": (f"{_SIMULATOR}.budget:budget", "Buffers of different sizes for the layers."),
+    "budget": (f"{_SIMULATOR}.budget:budget", "Choose a buffer size per layer."),
     "curve": (
         f"{_SIMULATOR}.sweep:curve",
         "Draw the misses of decode steps, or their time, as a rolling mean.",
@@ -39,7 +39,10 @@ _COMMANDS = {
         "Show models, machines, links, engines and step times.",
     ),
     "report": (f"{_SIMULATOR}.report:report", "Write one HTML page of results."),
-    "reproduce": (f"{_SIMULATOR}.deployment:reproduce", "Reproduce published figures."),
+    "reproduce": (
+        f"{_SIMULATOR}.deployment:reproduce",
+        "Compare published figures with the model's.",
+    ),
     "serve": (
         f"{_SIMULATOR}.deployment:serve",
         "Simulate serving: throughput, latency, break-even.",

@@ -30,8 +30,8 @@ ALIKE = {
 REUSED = {
     "reuse_p50": ("distance, median", "{:,.0f}"),
     "reuse_p90": ("90th percentile", "{:,.0f}"),
-    "working_set_128": ("128 steps use", "{:,.0f}"),
-    "working_set_512": ("512 steps use", "{:,.0f}"),
+    "working_set_128": ("in 128 steps", "{:,.0f}"),
+    "working_set_512": ("in 512 steps", "{:,.0f}"),
     "sink_share": ("sinks", "{:.2%}"),
     "recent_share": ("recent", "{:.1%}"),
 }

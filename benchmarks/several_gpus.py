@@ -33,7 +33,7 @@ def series(rows: list[Row]) -> Series:
 
 
 def line_of(key: tuple[Any, ...], by_gpus: dict[int, Row]) -> str:
-    """One line of the table: GB/s in sum, us of the slowest GPU, and what it lost to the others."""
+    """One line of the table: total GB/s, us of the slowest GPU, and what it lost to the others."""
     what, item, batch, misses, _, pool = key
     alone, most = by_gpus[min(by_gpus)], by_gpus[max(by_gpus)]
     sums = " | ".join(f"{by_gpus[gpus]['sum_gb_s']:.1f}" for gpus in sorted(by_gpus))
@@ -65,7 +65,7 @@ def draw(panel: Any, found: Series, title: str) -> None:
         )  # fmt: skip
         panel.bar_label(bars, [f"{rate:.0f}" for rate in sums], padding=2, fontsize=7)
     panel.set_yticks(places + 0.4 - height / 2, [label_of(key) for key in found])
-    panel.set(title=title, xlabel="GB/s from one host, in sum")
+    panel.set(title=title, xlabel="total GB/s from one host")
     panel.margins(x=0.15, y=0.02)
 
 

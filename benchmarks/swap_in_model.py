@@ -22,7 +22,7 @@ Floats = NDArray[np.float64]
 
 
 def of_points(rows: list[dict[str, Any]], link: Link, kernel: str) -> tuple[Floats, Floats]:
-    """Measured and predicted us of benchmark points."""
+    """Measured and modelled us of benchmark points."""
     names = ("batch", "misses", "buffer", "entry_bytes")
     arguments = [np.array([row[name] for row in rows]) for name in names]
     measured = np.array([row[f"{kernel}_us"] for row in rows])
@@ -30,7 +30,7 @@ def of_points(rows: list[dict[str, Any]], link: Link, kernel: str) -> tuple[Floa
 
 
 def of_traces(runs: list[dict[str, Any]], link: Link, kernel: str) -> tuple[Floats, Floats]:
-    """Measured and predicted us of every step of the replayed traces."""
+    """Measured and modelled us of every step of the replayed traces."""
     chosen = [run for run in runs if run["kernel"] == kernel]
     predicted = [
         swap_in_us(
@@ -79,10 +79,10 @@ def main(output: Path) -> None:
         line = np.array([5.0, 2000.0])
         panel.plot(line, line, color="black", linewidth=0.8, zorder=1)
         panel.fill_between(line, line * 0.8, line * 1.2, color="0.9", zorder=0, label="±20 %")
-        panel.set(xscale="log", yscale="log", title=kernel, xlabel="measured, µs a step")
+        panel.set(xscale="log", yscale="log", title=kernel, xlabel="measured, µs per step")
         panel.set(xlim=line, ylim=line)
         panel.set_aspect("equal")
-    panels[0].set_ylabel("predicted, µs a step")
+    panels[0].set_ylabel("modelled, µs per step")
     panels[0].legend(loc="upper left", frameon=False, fontsize=8, markerscale=1.3)
     figure.suptitle("Swap-in of one layer, H200 over PCIe 5", fontsize=11)
     figure.tight_layout()

@@ -30,7 +30,7 @@ ESSENTIALS = {
         "policies Policy Setup Step hook lift PolicyError",
     ),
     "Deployments": (
-        "Models, machines, links and engines go by their names in `profiles`.",
+        "Models, machines, links and engines have the names that `profiles` lists.",
         "plan serve check_config reproduce swap_in_us measured_swap_ins profiles",
     ),
 }
@@ -62,7 +62,6 @@ EXAMPLES = {
     "replay": 'hs.replay(hs.sample_path(), "arc", 4096, layers=4).misses  # of every step',
     "locality": "hs.figures.locality_page(hs.locality(layers=[4, 9]))",
     "policies": "hs.policies()",
-    "lift": "help(hs.lift)  # a whole policy in thirty lines",
     "plan": (
         'plan = hs.plan(model="glm-5.1", hardware="h200", concurrency=256)\nplan.best, plan.flags'
     ),
@@ -77,8 +76,8 @@ EXAMPLES = {
     "profiles": 'hs.profiles(table="links")',
 }
 FIGURES = "hisparse_sim.simulator.views.figures"
-# The inside, by module: for who changes the source, or needs a part on its own.
-INSIDE = (
+# The internals, by module: for contributors, and for those who need a part on its own.
+INTERNALS = (
     "hisparse_sim.traces",
     "hisparse_sim.traces.locality.measure",
     "hisparse_sim.simulator.replay",
@@ -168,10 +167,10 @@ def python() -> str:
     )
     parts += _module(FIGURES, told)
     parts.append(
-        "# Inside\n\nParts that the functions above are made of, for who changes the source; how "
-        "they hang together is on the page [Inside](inside.md). They may change between releases."
+        "# Internals\n\nThe parts behind the functions above, for contributors; the page "
+        "[Internals](internals.md) shows how they fit together. They may change between releases."
     )
-    for path in INSIDE:
+    for path in INTERNALS:
         parts.append(f"## {path}\n\n{_text(ast.get_docstring(_tree(path)) or '')}")
         parts += _module(path, told)
     return "\n\n".join(parts) + "\n"
@@ -186,7 +185,7 @@ def _essential(name: str) -> str:
         assert node is not None
         node.name = name
     else:
-        home = import_module(f"hisparse_sim.{hs._ROOM_OF[name]}")
+        home = import_module(f"hisparse_sim.{hs._MODULE_OF[name]}")
         node = _definition(getattr(getattr(home, name), "__module__", ""), name)
         assert node is not None, name
     example = f"\n\n```python\n{EXAMPLES[name]}\n```" if name in EXAMPLES else ""
@@ -280,7 +279,8 @@ def _argument(argument: ast.arg, default: ast.expr | None) -> str:
 def _text(docstring: str) -> str:
     """Return a docstring as Markdown: its underlined headings bold, its term lists as lists."""
     docstring = re.sub(r"^(\w[\w ]*)\n-+$", r"**\1**\n", docstring, flags=re.MULTILINE)
-    return re.sub(r"^(\w+)\n    (?=\S)", r"- `\1`: ", docstring, flags=re.MULTILINE)
+    heads = r"^(\w+(?:, (?:\w+|\.\.\.))*)\n    (?=\S)"  # a name, or several that are told together
+    return re.sub(heads, r"- `\1`: ", docstring, flags=re.MULTILINE)
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ __all__ = ["ALIASES", "POLICIES", "Policy", "PolicyError", "Setup", "Step", "get
 
 
 def get_policy(policy: str | Policy) -> Policy:
-    """Return the policy called so, that of a file named as `FILE.py:NAME`, or the policy given.
+    """Return the policy of this name, that of a file given as `FILE.py:NAME`, or `policy` itself.
 
     Raises PolicyError, a ValueError: it names the known policies, or says what is wrong with the
     file.
@@ -35,7 +35,7 @@ def get_policy(policy: str | Policy) -> Policy:
     if isinstance(policy, Policy):
         return policy
     if not isinstance(policy, str):
-        raise PolicyError(f"{policy!r} is no policy: give a name or a Policy")
+        raise PolicyError(f"{policy!r} is not a policy: give a name or a Policy")
     if names_a_file(policy):
         found = policy_of_file(policy)
         if found.name.lower() in (*POLICIES, *ALIASES):
@@ -48,9 +48,9 @@ def get_policy(policy: str | Policy) -> Policy:
 
 
 def table() -> "pd.DataFrame":
-    """Return the policies of the package, a row each: `policy, summary, reference`.
+    """Return the policies of the package, one row each: `policy, summary, reference`.
 
-    `hisparse_sim.policies()` is short for it.
+    `hisparse_sim.policies()` and `hisparse_sim.policies.table()` are the same.
     """
     import pandas as pd
 

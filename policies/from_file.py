@@ -1,4 +1,4 @@
-"""Policies of one's own, named on the command line as `FILE.py:NAME`."""
+"""Your own policies, named on the command line as `FILE.py:NAME`."""
 
 import re
 import sys

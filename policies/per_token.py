@@ -3,46 +3,7 @@
 Most policies in the literature are defined by what they do on a hit and on a miss. `lift` turns
 such functions into the hook that a replay calls, and keeps the rules for a step that accesses many
 positions at once: hits first, in row order; then each miss gets a victim that the step does not
-use, and is inserted before the next; empty slots first. A most-recently-used policy, whole:
-
-    import numpy as np
-    import numpy.typing as npt
-    from typing import NamedTuple
-
-    from hisparse_sim.policies import Policy, Setup
-    from hisparse_sim.policies.hook import hook
-    from hisparse_sim.policies.per_token import lift
-    from hisparse_sim.policies.policy import Indices
-
-    class State(NamedTuple):
-        last_use: Indices  # [B] kept by the lifted hook: the last step that used the slot
-        used: npt.NDArray[np.int64]  # [B + 1] when each slot was used; the last is the clock
-
-    def state(setup: Setup) -> State:
-        size = setup.buffer_size  # as if filled in slot order, whatever the start
-        return State(np.zeros(size, np.int32), np.arange(size + 1, dtype=np.int64))
-
-    @hook
-    def use(state: State, slot: int, position: int) -> None:
-        state.used[-1] += 1
-        state.used[slot] = state.used[-1]
-
-    @hook
-    def evict(state: State, now: int) -> int:
-        chosen = -1
-        for slot in range(len(state.last_use)):
-            if state.last_use[slot] != now:  # else this step uses it
-                if chosen < 0 or state.used[slot] > state.used[chosen]:
-                    chosen = slot
-        return chosen
-
-    MRU = Policy("mru", "most recently used", "-", state, lift(use, evict, insert=use))
-
-    hs.replay("trace.parquet", MRU, 4096)
-
-Written like this it searches B slots per miss; the policies of the package show how to avoid that.
-A lifted policy is compiled anew in every process (its code is not cached on disk), and cannot be
-sent to another process.
+use, and is inserted before the next; empty slots first.
 """
 
 from collections.abc import Callable
@@ -63,6 +24,40 @@ def lift(
     `state.last_use` is not `now`. `insert(state, slot, position)` reports a fetched position, after
     its slot was emptied. All three must be marked with `hook`. The state must have a field
     `last_use`, int32 [B], zeros at the start, which only the lifted hook writes.
+
+    A lifted policy is compiled anew in every process (its code is not cached on disk), and cannot
+    be sent to another process. This one evicts the most recently used slot. It searches B slots per
+    miss; the policies of the package show how to avoid that:
+
+        from typing import NamedTuple
+
+        import hisparse_sim as hs
+        import numpy as np
+
+        class State(NamedTuple):
+            last_use: np.ndarray  # [B] kept by the lifted hook: the last step that used the slot
+            used: np.ndarray  # [B + 1] when each slot was used; the last is the clock
+
+        def state(setup):
+            size = setup.buffer_size  # as if filled in slot order, whatever the start
+            return State(np.zeros(size, np.int32), np.arange(size + 1))
+
+        @hs.hook
+        def use(state, slot, position):
+            state.used[-1] += 1
+            state.used[slot] = state.used[-1]
+
+        @hs.hook
+        def evict(state, now):
+            chosen = -1
+            for slot in range(len(state.last_use)):
+                if state.last_use[slot] != now:  # else this step uses it
+                    if chosen < 0 or state.used[slot] > state.used[chosen]:
+                        chosen = slot
+            return chosen
+
+        mru = hs.Policy("mru", "most recently used", "-", state, hs.lift(use, evict, insert=use))
+        hs.replay(hs.sample_path(), mru, 4096)
     """
 
     @hook

@@ -288,14 +288,14 @@ def test_what_convert_refuses(tmp_path: Path) -> None:
     path = write(tmp_path / "trace.parquet", PARTS, ABOUT)
     out = tmp_path / "out.arrow"
     for options, sentence in (
-        (("--model", "x"), "--model has no meaning for a trace file"),
-        (("--prompt-len", "7"), "--prompt-len has no meaning for a trace file"),
+        (("--model", "x"), "--model does not apply to a trace file"),
+        (("--prompt-len", "7"), "--prompt-len does not apply to a trace file"),
     ):
         found = run("trace", "convert", path, "-o", out, *options)
         assert (found.exit_code, sentence in found.output) == (2, True), found.output
         assert not out.exists()
     found = run("trace", "convert", path, "-o", tmp_path / "x.parquet", "--lz4")
-    assert "only these are compressed by lz4" in found.output
+    assert "only these can be compressed by lz4" in found.output
     found = run("trace", "convert", path, "-o", path, "--force")
     assert "it is read for this" in found.output
     as_file(path, table(several()))  # says nothing about itself

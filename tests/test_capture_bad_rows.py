@@ -84,7 +84,7 @@ def test_exchanged_rows(fake: FakeServer, tmp_path: Path) -> None:
     fake.spoil = of_b(exchange)
     (warning,) = run(fake, tmp_path / "trace.parquet")
     assert "layer 1, step 2 (row 2) lists 9 and 1 more such" in warning
-    assert "it and step 4 are exchanged, each lists what the other could" in warning
+    assert "it and step 4 are swapped, each lists what the other could" in warning
     assert open_trace(tmp_path / "trace.parquet").requests == ("a", "c")
 
 

@@ -101,7 +101,7 @@ def test_passing_faults_are_retried(fake: FakeServer, tmp_path: Path, fault: str
         ("narrow", "check `num_layers` and `top_k`"),
         ("no flag", "--enable-return-indexer-topk"),
         ("null", "--enable-return-indexer-topk"),
-        ("abort", "gave the request up: 'out of"),
+        ("abort", "aborted the request: 'out of"),
         ("redirect", "307, a redirection to https://elsewhere/"),
         ("page", "text/html; .*expected plain JSON"),
         ("packed", "gzip.*expected plain JSON"),
@@ -176,9 +176,9 @@ def test_absent_server(tmp_path: Path) -> None:
     assert told == []
     assert list(tmp_path.iterdir()) == []
     for url, reason in (
-        ("localhost:30000", "no URL"),
-        ("ftp://x", "no URL"),
-        ("", "no URL"),
+        ("localhost:30000", "not the URL"),
+        ("ftp://x", "not the URL"),
+        ("", "not the URL"),
         ("http://x:many", "Port"),
         ("http://me:secret@x", "--api-key"),
         ("http://x/?key=1", "--api-key"),

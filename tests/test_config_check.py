@@ -113,12 +113,12 @@ def test_config_against_the_load() -> None:
     crowded = check_config(good, SETTING, AIM)
     assert [f.severity for f in crowded] == ["warning"]
     assert crowded[0].text == (
-        "prefill headroom, at admission: about 9 of 32 requests/rank run at a time, the others"
-        " queue"
+        "device pool (prefill headroom), at admission: about 9 of 32 requests/rank run at a time,"
+        " the others queue"
     )
     early = check_config(good, replace(SETTING, ignore_eos=False), AIM)
     assert early[0].text.startswith("indexer keys and host pool, at admission: only 22 run")
-    assert early[1].text.startswith("prefill headroom, at admission: about 13 of 32")
+    assert early[1].text.startswith("device pool (prefill headroom), at admission: about 13 of 32")
     small = replace(SETTING, deployment=replace(DEPLOYMENT, host_bytes=10 * GIB))
     assert check_config(good, small, AIM)[0].text.startswith("host memory, at start")
 
@@ -171,7 +171,9 @@ def test_the_verdict_is_the_plans() -> None:
 def test_memory_is_checked_without_step_times() -> None:
     bare = replace(SETTING, steps=None, no_steps="nobody has measured it")
     findings = check_config('{"host_to_device_ratio": 8}', bare, AIM, made_up)
-    assert findings[0].text.startswith("prefill headroom, at admission: about 9 of 32")
+    assert findings[0].text.startswith(
+        "device pool (prefill headroom), at admission: about 9 of 32"
+    )
     assert findings[-1].text == "tokens/s are not known: nobody has measured it"
 
 

@@ -66,7 +66,7 @@ def test_rows_that_may_be_the_prompt_s_are_doubted(tmp_path: Path) -> None:
     assert "`first_position`" in doubts[0]
     newest = np.arange(30)[:, None, None] + np.array([1, 4, 9, 20])
     doubts, _ = converted(tmp_path, newest)
-    assert "the newest position of row 0 is 20, rising by 1 a row" in doubts[0]
+    assert "the newest position of row 0 is 20, rising by 1 per row" in doubts[0]
     assert "give `first_position` 20 if" in doubts[0]
     assert converted(tmp_path, newest + 20)[0] == []  # the newest token itself
     assert converted(tmp_path, newest + 19)[0] == []  # counted without it

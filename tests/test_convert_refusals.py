@@ -182,7 +182,7 @@ def test_rows_that_are_refused(
 def test_options_without_meaning(tmp_path: Path) -> None:
     option: dict[str, Any]
     for option in ({"request": "x"}, {"layers": [0]}, {"first_position": 3}):
-        with pytest.raises(ValueError, match="has no meaning for jsonl: every line"):
+        with pytest.raises(ValueError, match="does not apply to jsonl: every line"):
             convert(rows(tmp_path, {}), tmp_path / "o", provenance="synthetic", **option)
     answers = [sglang_answer(logical(9, 2, 3, 0), 4, name) for name in ("a", "b", "a")]
     source = tmp_path / "answers.json"
@@ -243,7 +243,7 @@ def test_files_that_are_none(tmp_path: Path) -> None:
     (tmp_path / "folder.npy").mkdir()
     assert "is a folder, not a file" in refused(tmp_path, tmp_path / "folder.npy", prompt_len=9)
     (tmp_path / "text.npy").write_text("1 2 3")
-    assert "is no .npy file" in refused(tmp_path, tmp_path / "text.npy", prompt_len=9)
+    assert "is not a .npy file" in refused(tmp_path, tmp_path / "text.npy", prompt_len=9)
     np.savez(tmp_path / "two.npz", a=np.zeros(3), b=np.zeros(3))
     assert "holds 2 arrays (a.npy, b.npy)" in refused(tmp_path, tmp_path / "two.npz", prompt_len=9)
 

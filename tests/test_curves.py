@@ -63,7 +63,7 @@ def test_the_figure_shows_the_table(swept: hs.Sweep, tmp_path: Path) -> None:
     assert drawn.get_ydata().tolist() == wanted["misses_per_step"].tolist()
     assert len(axes.collections) == 4  # the bands
     # Told apart without colour.
-    assert len({(line.get_linestyle(), str(line._dash_pattern)) for line in lines.values()}) == 4
+    assert len({(line.get_marker(), str(line._dash_pattern)) for line in lines.values()}) == 4
     assert axes.get_xlabel() == "decode step"
     assert "misses per step" in axes.get_ylabel()
     assert axes.figure.get_supxlabel() == "synthetic trace t"

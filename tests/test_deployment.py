@@ -65,7 +65,7 @@ def test_overrides() -> None:
 
 
 def test_weights_that_do_not_fit() -> None:
-    with pytest.raises(ValueError, match=r"glm-5.1 does not fit: weights take 110\.\d GB a GPU"):
+    with pytest.raises(ValueError, match=r"glm-5.1 does not fit: weights take 110\.\d GB per GPU"):
         Deployment(GLM, load_hardware("rtx-pro-6000"), DP8).capacity(8, 4096, 40_960)
 
 

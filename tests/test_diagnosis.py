@@ -102,11 +102,11 @@ def rotated(array: np.ndarray) -> None:
         (zero, "layer 2, step 10 (row 110) lists 0 32 times, as if it had never been written: "),
         (zero_padded, "layer 2, step 10 (row 110) lists 0 12 times: "),
         (one_row_of_slots, "and 31 more such, and the query stands at 110: "),
-        (exchanged, "it and step 30 are exchanged, each lists what the other could: "),
+        (exchanged, "it and step 30 are swapped, each lists what the other could: "),
         (
             neighbours,
             "layer 0, step 10 (row 110) lists 111, and the query stands at 110: it and step 11 are "
-            "exchanged, each lists what the other could (4 of 156 rows looked at are unusable): ",
+            "swapped, each lists what the other could (4 of 156 rows looked at are unusable): ",
         ),
         (rotated, "it is the row of step 38, and those of its layer are out of order: "),
     ],
@@ -183,7 +183,7 @@ def test_rows_of_other_tokens(tmp_path: Path) -> None:
         converted(tmp_path, later)
     earlier = np.concatenate([array[:16], array[:-16]])
     (doubt,) = converted(tmp_path, earlier)
-    assert "the newest position of row 0 is 84, rising by 1 a row" in doubt
+    assert "the newest position of row 0 is 84, rising by 1 per row" in doubt
     assert "stands at 100: the rows may be those of other tokens" in doubt
     prompt = np.concatenate([array[:PROMPT], array[: OUTPUT - 1]])
     with pytest.raises(TraceError, match="these are rows of the prompt"):

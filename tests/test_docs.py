@@ -133,6 +133,8 @@ def test_the_python_reference_is_the_source_s() -> None:
     assert page == REFERENCE["python"](), "run python docs/make_reference.py"
     assert "### miss_ratio\n" in page
     assert "### make_plan\n" in page
+    assert "- `concurrency, rate, requests" in page
+    assert re.search(r"^\w+(, [\w.]+)*\n    \S", page, re.MULTILINE) is None  # all are list items
 
 
 def test_the_examples_of_the_python_reference_run(folder: Path) -> None:
@@ -141,7 +143,7 @@ def test_the_examples_of_the_python_reference_run(folder: Path) -> None:
 
     import hisparse_sim as hs
 
-    names = {"hs": hs, "pd": pd, "help": lambda what: None}
+    names = {"hs": hs, "pd": pd}
     ran = 0
     for name, code in REFERENCE["EXAMPLES"].items():
         if name not in ("capture_hf", "reproduce"):  # a model, minutes
@@ -189,11 +191,11 @@ def test_the_glossary_has_each_term_once() -> None:
 
 def test_nothing_is_said_to_be_on_an_index() -> None:
     """Until it is, pages, notebooks and messages install from a clone: `pip install '.[hf]'`."""
-    rooms = ("traces", "policies", "simulator", "gpu_replay", "benchmarks", "docs", "notebooks")
+    folders = ("traces", "policies", "simulator", "gpu_replay", "benchmarks", "docs", "notebooks")
     texts = [
         ROOT / "README.md",
         ROOT / "cli.py",
-        *(path for room in rooms for path in (ROOT / room).rglob("*.*")),
+        *(path for folder in folders for path in (ROOT / folder).rglob("*.*")),
     ]
     for path in texts:
         if path.suffix in (".py", ".md", ".ipynb"):

@@ -301,7 +301,7 @@ def test_result_files_come_back(tmp_path):
     assert read_rows(path) == [{"us": 1.5}, {"us": 2.0}]
     assert read_machine(path) == {"gpu": "G"}
     path.write_text("{}")
-    with pytest.raises(TraceError, match="is no result file of"):
+    with pytest.raises(TraceError, match="is not a result file of"):
         read_rows(path)
     with pytest.raises(TraceError, match="does not exist"):
         read_rows(tmp_path / "absent.json")

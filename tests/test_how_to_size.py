@@ -50,12 +50,12 @@ def test_one_node_of_h200() -> None:
         (then, "B = {B}, R = {R} and {rate:,.0f} tokens/s, {gain:.2f} times the baseline"),
     ):
         assert said(plan, words) in TEXT
-    other = next(
-        row
-        for row in today["candidates"]
-        if (row["buffer"], row["ratio"]) == (4096, today["recommendation"]["ratio"])
-    )
-    assert f"B = 4096 at the same ratio gives {other['tokens_per_s']:,.0f}" in TEXT
+    other = max(today["candidates"], key=lambda row: row["tokens_per_s"])
+    best = today["recommendation"]
+    assert best["host_gb"] < other["host_gb"]
+    assert other["tokens_per_s"] < 1.01 * best["tokens_per_s"]
+    shown = f"B = {other['buffer']} and R = {other['ratio']} give {other['tokens_per_s']:,.0f}"
+    assert shown in TEXT
     assert today["recommendation"]["worth_it"]
 
 
@@ -70,7 +70,7 @@ def test_two_nodes_of_h20() -> None:
     one, more = answers("plan --hardware h20 --disaggregated")
     assert said(one, "B = {B} and R = {R}, with {rate:,.0f} tokens/s ({base:,.0f} without") in TEXT
     assert said(one, "the bottleneck is **{bottleneck}**") in TEXT
-    assert said(more, "with B = {B} and R = {R}: {rate:,.0f} tokens/s, {each:.1f} a GPU") in TEXT
+    assert said(more, "with B = {B} and R = {R}: {rate:,.0f} tokens/s, {each:.1f} per GPU") in TEXT
     assert f"instead of {one['recommendation']['tokens_per_s_per_gpu']:.1f}" in TEXT
     best = more["recommendation"]
     assert (best["prefill_instances"], best["decode_instances"]) == (2, 1)

@@ -205,7 +205,7 @@ def test_dsa_takes_its_own_top_k_and_has_no_scores(path: Path) -> None:
         run(path, tiny_models.deepseek(), IndexerTap(), top_k=4)
     with pytest.raises(TraceError, match="positions without scores"):
         run(path, tiny_models.deepseek(), IndexerTap(), scores=True)
-    with pytest.raises(TraceError, match="select nothing, for there are none"):
+    with pytest.raises(TraceError, match="select nothing: it has none"):
         run(path, tiny_models.llama(), IndexerTap())
     with pytest.raises(TraceError, match="share the selection of an earlier layer"):
         run(path, tiny_models.glm(), IndexerTap(), layers=frozenset({3}))

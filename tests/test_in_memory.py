@@ -187,7 +187,7 @@ def test_no_array_of_positions(positions: Any) -> None:
 
 @pytest.mark.parametrize("wrong", [3, "text", {"request": 3}, [1, 2]])
 def test_no_table(wrong: Any) -> None:
-    with pytest.raises(hs.TraceError, match="mine is no table of a trace: "):
+    with pytest.raises(hs.TraceError, match="mine is not the table of a trace: "):
         trace_from_frame(wrong, name="mine")
 
 

@@ -630,7 +630,7 @@ def test_one_curve_is_asked_for(folder: Folder) -> None:
     layer, seeds = folder.sweep("l.csv", "--layer", "0"), [
         folder.sweep(f"r{seed}.csv", "--policy", "random", "--seed", seed) for seed in ("1", "2")
     ]  # fmt: skip
-    with pytest.raises(TraceError, match=r"no single miss curve.*layers all and 0"):
+    with pytest.raises(TraceError, match=r"not a single miss curve.*layers all and 0"):
         read_miss_curve(curve_of(folder, staged, layer), "lru", 1.0, 2)
     with pytest.raises(TraceError, match=r"several seeds \(random \(seed 1\), random \(seed 2\)\)"):
         read_miss_curve(curve_of(folder, *seeds), "random", 1.0, 2)

@@ -97,7 +97,7 @@ def test_reuse_distances_by_hand() -> None:
         columns=["measure", "at", "value"],
     ).assign(trace="t", request="a", layer=0, provenance="trained-indexer")
     axes: Any = figures.reuse_distance(rows, buffers=(4, 6, 12))
-    drawn = line_of(axes, "missed by an LRU buffer of so many slots")
+    drawn = line_of(axes, "missed by an LRU buffer of this size")
     expected = {4: 60, 5: 60, 6: 40, 7: 30, 8: 30, 10: 30, 12: 30}
     assert drawn == pytest.approx(expected)
     assert [text.get_text() for text in axes.texts] == ["4: 60.0", "6: 40.0", "12: 30.0"]
@@ -110,7 +110,7 @@ def test_reuse_distances_by_hand() -> None:
 
 
 def test_reuse_is_what_is_missed(one: pd.DataFrame, several: pd.DataFrame) -> None:
-    for rows, name in ((one, "missed by an LRU buffer of so many slots"), (several, "t")):
+    for rows, name in ((one, "missed by an LRU buffer of this size"), (several, "t")):
         axes: Any = figures.reuse_distance(rows, buffers=BUFFERS)
         drawn = line_of(axes, name)
         read = missed(one)
@@ -184,7 +184,7 @@ def test_what_a_trace_is_too_small_for(tmp_path: Path) -> None:
     said = [text.get_text() for axes in page.axes for text in axes.texts]
     assert sum("to draw: t " in text for text in said) == 4
     figures.save(page, tmp_path / "page.png")
-    with pytest.raises(ValueError, match=r"no rows of hs.locality: they lack at, measure"):
+    with pytest.raises(ValueError, match=r"not rows of hs.locality: they lack at, measure"):
         figures.overlap(rows.drop(columns=["at", "measure"]))
 
 

@@ -151,10 +151,10 @@ def test_command(many: Path, long: Path, tmp_path: Path) -> None:
     (band,) = figures.miss_ratio(rows).collections
     assert len(band.get_paths()) == 1
     for words, said in (
-        ("--sample-steps 0.5 --per-layer", "--per-layer has no meaning for a sample"),
+        ("--sample-steps 0.5 --per-layer", "--per-layer does not apply to a sample"),
         ("--sample-steps 0.5 --sample-requests 0.5", "one of --sample-requests and --sample-steps"),
         ("--sample-steps 0.5 --buffer 16", "leave --policy and --buffer out"),
-        ("--sample-requests 0.5 --request r0", "--request has no meaning for a sample of requests"),
+        ("--sample-requests 0.5 --request r0", "--request does not apply to a sample of requests"),
     ):
         refused = CliRunner().invoke(cli, ["mrc", str(many), *words.split()])
         assert refused.exit_code == 2, words

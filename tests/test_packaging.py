@@ -16,12 +16,12 @@ DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 def test_every_package_is_listed() -> None:
     listed = set(PROJECT["tool"]["setuptools"]["packages"])
-    rooms = {"gpu_replay", "policies", "simulator", "traces"}
+    packages = {"gpu_replay", "policies", "simulator", "traces"}
     found = {
         ".".join(("hisparse_sim", *file.parent.relative_to(ROOT).parts))
         for file in ROOT.rglob("__init__.py")
         if not file.parent.relative_to(ROOT).parts
-        or file.parent.relative_to(ROOT).parts[0] in rooms
+        or file.parent.relative_to(ROOT).parts[0] in packages
     }
     assert listed == found
 

@@ -1,5 +1,6 @@
 """Policies written token by token: one worked by hand, one against the plain reference."""
 
+from inspect import cleandoc
 from typing import NamedTuple
 
 import numpy as np
@@ -87,6 +88,18 @@ def test_mru_by_hand(start: str, misses: list[int], victims: list[int]) -> None:
     assert found.misses.tolist() == misses
     assert found.victims is not None
     assert found.victims.tolist() == victims
+
+
+def test_the_example_in_the_help_of_lift_is_that_policy() -> None:
+    assert lift.__doc__ is not None
+    names: dict[str, object] = {}
+    exec(cleandoc(lift.__doc__[lift.__doc__.index("    from typing") :]), names)
+    rows = [(20, [0, 5]), (20, [2]), (20, [1, 5]), (20, [2, 0])]
+    mru = names["mru"]
+    assert isinstance(mru, Policy)
+    found = replay_part(demand_of(Stream("r", 0, 19, rows)), mru, 3, victims=True)
+    assert found.victims is not None
+    assert found.victims.tolist() == [2, 2, 2, 2]
 
 
 @pytest.mark.parametrize("start", ["staged", "direct"])

@@ -118,7 +118,7 @@ def test_what_is_wrong_with_a_file(
 def test_nothing_else_is_a_policy() -> None:
     with pytest.raises(PolicyError, match="unknown policy 'lru2'; known are lru, fifo"):
         get_policy("lru2")
-    with pytest.raises(PolicyError, match="7 is no policy: give a name or a Policy"):
+    with pytest.raises(PolicyError, match="7 is not a policy: give a name or a Policy"):
         get_policy(7)  # type: ignore[arg-type]
 
 

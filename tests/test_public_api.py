@@ -40,7 +40,7 @@ def test_every_name_is_there_and_seen_by_type_checkers() -> None:
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
     }
-    assert set(hs.__all__) == typed | {"policies", "__version__"} == {*hs._ROOM_OF, "__version__"}
+    assert set(hs.__all__) == typed | {"policies", "__version__"} == {*hs._MODULE_OF, "__version__"}
     assert dir(hs) == sorted(hs.__all__)
     assert all(getattr(hs, name) is not None for name in hs.__all__)
     assert hs.__version__ == version("hisparse-sim")
@@ -332,18 +332,18 @@ def test_layer_is_a_nullable_integer_everywhere(rows: Callable[[], pd.DataFrame]
 
 
 def test_documents_show_no_import_from_inside() -> None:
-    """But of a whole room where that is what the page is about; notebooks: see test_notebooks."""
+    """But of a whole package where the page is about it; notebooks: see test_notebooks."""
     inside = re.compile(r"^ *(?:from|import) (hisparse_sim\.[\w.]+)", re.MULTILINE)
-    rooms = {
+    packages = {
         "hisparse_sim.gpu_replay.engine",
         "hisparse_sim.gpu_replay.kernels.native",
         "hisparse_sim.traces",
     }
     for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
         if path.name != "api.md":
-            assert set(inside.findall(path.read_text(encoding="utf-8"))) <= rooms, path.name
+            assert set(inside.findall(path.read_text(encoding="utf-8"))) <= packages, path.name
 
 
 def test_modules_exist() -> None:
-    for module in hs._ROOM_OF.values():
+    for module in hs._MODULE_OF.values():
         import_module(f"hisparse_sim.{module}")

@@ -52,10 +52,10 @@ def test_kinds_are_told_apart(files: list[Path]) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "words"),
     [
-        ("rows.txt", "", "no result file"),
+        ("rows.txt", "", "not a result file"),
         ("rows.csv", None, "does not exist"),
         ("rows.json", "{", "cannot be read as json"),
-        ("rows.json", '{"a": 1}', "no list of rows"),
+        ("rows.json", '{"a": 1}', "not a list of rows"),
         ("rows.csv", "a,b\n1,2\n", "no rows of sweep"),
         ("rows.csv", "policy,buffer,steps,accesses,misses\n", "holds no rows"),
         ("rows.parquet", "nothing", "cannot be read as parquet"),

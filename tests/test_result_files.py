@@ -168,8 +168,8 @@ FILES: dict[str, tuple[str, bytes, str]] = {
     "deep json": ("r.json", b"[" * 10**6, "nested too deeply"),
     "endless digits": ("r.json", b'[{"misses": ' + b"9" * 10**5 + b"}]", "cannot be read as json"),
     "no UTF-8": ("r.json", b"\xff\xfe", "cannot be read as json"),
-    "a number": ("r.json", b"3", "no list of rows"),
-    "a line of no object": ("r.jsonl", b"{}\n[]\n", "no list of rows"),
+    "a number": ("r.json", b"3", "not a list of rows"),
+    "a line of no object": ("r.jsonl", b"{}\n[]\n", "not a list of rows"),
     "a broken line": ("r.jsonl", b'{"a": 1}\n{\n', "line 2 cannot be read as json"),
     "two columns of one name": ("r.csv", b"policy,policy\n1,2\n", "no names of their own"),
     "a cell too many": ("r.csv", b"policy,buffer\nlru,1,2\n", "Expected 2 columns, got 3"),
@@ -305,8 +305,8 @@ def document(**beside: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("found", "words"),
     [
-        (document(candidates=3), "no list of rows"),
-        (document(candidates=[3]), "no list of rows"),
+        (document(candidates=3), "not a list of rows"),
+        (document(candidates=[3]), "not a list of rows"),
         (document(candidates=[]), "no rows"),
         (document(parameters=[1]), "parameters are no JSON object"),
         (document(trace=["a"]), "trace is ['a'], not a text"),

@@ -339,7 +339,7 @@ def test_bad_exposures() -> None:
         exposure("magic")
     with pytest.raises(ValueError, match="needs the misses of a replay"):
         Exposure("hisparse", GLM, 4096, None, flat(1.0))
-    with pytest.raises(ValueError, match="fits the buffer"):
+    with pytest.raises(ValueError, match="fit into a buffer of 4,096 slots, so none can miss"):
         Exposure("hisparse", GLM, 4096, replayed(1.0, 4096.0), flat(1.0))
 
 

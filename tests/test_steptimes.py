@@ -87,7 +87,7 @@ def test_bad_tables(change: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"model": "m"}', "null"])
 def test_no_table_at_all(text: str) -> None:
-    with pytest.raises(ProfileError, match="is no step-time table"):
+    with pytest.raises(ProfileError, match="is not a step-time table"):
         parse_step_times(text, "bad.json")
 
 

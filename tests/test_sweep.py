@@ -253,7 +253,7 @@ def test_a_foreign_policy_with_a_wrong_victim_is_stopped(wrong: str) -> None:
     hooks = {"no slot": no_slot, "demanded": demanded, "twice": twice}
     policy = Policy("mine", "", "", POLICIES["fifo"].state, hooks[wrong])
     rows = [[0, 1], [0, 7, 8]]  # slots 0 1 2 3 hold 0 1 2 3: step 1 hits slot 0 and misses twice
-    with pytest.raises(ValueError, match=r"'mine' chose a victim that is no slot.*step 1\)"):
+    with pytest.raises(ValueError, match=r"'mine' chose a victim that is not a slot.*step 1\)"):
         replay_part(demand(rows, 12), policy, 4)
 
 

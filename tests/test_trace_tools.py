@@ -112,7 +112,7 @@ def test_validate_warns(tmp_path: Path) -> None:
         "3 rows list fewer positions than min(top_k, seq_len), top_k being 3",
         "request 'a', layer 1: steps or seq_len differ from its first layer",
         "no prompt_len for 1 of 1 requests",
-        "prompt_len names 1 requests that have no rows",
+        "prompt_len names 1 request that has no rows",
         "1 row groups hold several (request, layer)",
     ):
         assert sentence in warnings

@@ -65,7 +65,7 @@ def _text(path: str | os.PathLike[str], most_bytes: int) -> str:
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise TraceError(f"{path} is no UTF-8 text (byte {error.start})") from None
+        raise TraceError(f"{path} is not UTF-8 text (byte {error.start})") from None
 
 
 def _parsed(parse: Callable[[str], Any], text: str, place: str, language: str) -> Any:

@@ -6,7 +6,7 @@ class TraceError(ValueError):
 
     The message is one sentence for the user: it names the file, the place in it (request, layer,
     step) and, if there is one, the remedy. The command line prints it and exits with 1.
-    Whatever it quotes stays on its line, and moves or colours nothing in a terminal.
+    What it quotes stays on one line, and cannot move or colour anything in a terminal.
     """
 
     def __init__(self, message: str) -> None:

@@ -20,7 +20,7 @@ from hisparse_sim.gpu_replay.kernels import get_kernel
 from hisparse_sim.gpu_replay.kernels.build import GpuError, require_gpu
 
 GATHER_BLOCKS = (8, 16, 32, 64, 132)  # grids tried for the copy alone
-CONTEXT = 32768  # tokens of a request, or as many as a point needs
+CONTEXT = 32768  # tokens of a request, or what a point needs
 FEWEST_STEPS = 16  # launches of one graph: the more, the less its start weighs
 
 

@@ -30,7 +30,7 @@ def _read(path: Path, key: str, kind: type) -> Any:
     found = read_json(path)
     value = found.get(key) if isinstance(found, dict) else None
     if not isinstance(value, kind):
-        raise TraceError(f"{path} is no result file of `gpu bench`: it has no {key}")
+        raise TraceError(f"{path} is not a result file of `gpu bench`: it has no {key}")
     return value
 
 
@@ -41,14 +41,14 @@ def read_rows(path: Path, needed: Sequence[str] = ()) -> list[dict[str, Any]]:
     times may be a list, one for each of several GPUs.
     """
     return [
-        _row(row, needed, f"{path} is no result file of `gpu bench`: row {number}")
+        _row(row, needed, f"{path} is not a result file of `gpu bench`: row {number}")
         for number, row in enumerate(_read(path, "rows", list))
     ]
 
 
 def _row(found: Any, needed: Sequence[str], place: str) -> dict[str, Any]:
     if not isinstance(found, dict):
-        raise TraceError(f"{place} is no object")
+        raise TraceError(f"{place} is not an object")
     named: dict[str, Any] = found
     row = {COLUMNS.get(name, name): value for name, value in named.items()}
     for column in (*needed, *(name for name in row if name.endswith("_us"))):
@@ -71,5 +71,7 @@ def read_machine(path: Path, keys: Sequence[str] = ()) -> dict[str, Any]:
     machine: dict[str, Any] = _read(path, "machine", dict)
     for key in keys:
         if key not in machine:
-            raise TraceError(f"{path} is no result file of `gpu bench`: its machine has no {key}")
+            raise TraceError(
+                f"{path} is not a result file of `gpu bench`: its machine has no {key}"
+            )
     return machine

@@ -1,4 +1,4 @@
-"""`hisparse-sim gpu`: parses, calls one function of this room, prints."""
+"""`hisparse-sim gpu`: parses, calls one function of this package, prints."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hisparse_sim.traces.commands.group import Group
-from hisparse_sim.traces.commands.options import open_traces, quiet_option
+from hisparse_sim.traces.commands.options import open_traces, quiet_option, start_option
 from hisparse_sim.traces.commands.values import Number, Output, Renamed, several
 from hisparse_sim.traces.terminal import note, wrote
 
@@ -44,14 +44,14 @@ def _several(
         multiple=True,
         default=[default],
         callback=several(int, least=least),
-        help=f"{help} [{default}]",
+        help=f"{help}  [default: {default}]",
     )
 
 
 OVERSUBSCRIBE = click.option(
     "--oversubscribe",
     is_flag=True,
-    help="With --gpus: let several processes share one GPU, for a trial.",
+    help="With --gpus: let several processes share one GPU, for a trial run on fewer GPUs.",
 )
 
 
@@ -80,12 +80,12 @@ def info() -> None:
 
 @gpu.command()
 @click.argument("trace", type=click.Path(path_type=Path))
-@click.option("--kernel", type=KERNEL, default="native", show_default=True)
-@_number("--buffer", 4096, "Slots per request.")
-@_number("--batch", 1, "Requests in a batch.")
-@_number("--layers", 1, "Layers in one captured graph.")
-@click.option("--steps", type=Number(1), help="Replay only so many steps.")
-@click.option("--start", type=click.Choice(["staged", "direct"]), default="staged")
+@click.option("--kernel", type=KERNEL, default="native", show_default=True, help="Swap-in kernel.")
+@_number("--buffer", 4096, "Hot buffer size in slots per request and layer.")
+@_number("--batch", 1, "Requests per batch.")
+@_number("--layers", 1, "Layers captured in one CUDA graph.")
+@click.option("--steps", type=Number(1), help="Replay only the first N steps.  [default: all]")
+@start_option
 @click.option(
     "--kv-entry-bytes",
     "entry_bytes",
@@ -94,14 +94,14 @@ def info() -> None:
     type=Number(1),
     default=1152,
     show_default=True,
-    help="Bytes of a KV entry: one token in one layer; 1152 bf16, 656 fp8.",
+    help="Bytes per KV entry (one token in one layer): 1152 for bf16, 656 for fp8.",
 )
 @click.option(
-    "--check", is_flag=True, help="Compare every step with the simulator; without timing."
+    "--check", is_flag=True, help="Compare every step with the simulator instead of timing it."
 )
-@_number("--gpus", 1, "Distribute the batch over so many GPUs.")
+@_number("--gpus", 1, "GPUs over which the batch is distributed.")
 @OVERSUBSCRIBE
-@click.option("-o", "--output", type=Output(".json", ".parquet", ""), help="File for the steps.")
+@click.option("-o", "--output", type=Output(".json", ".parquet", ""), help="Write all steps here.")
 @quiet_option
 def replay(
     trace: Path,
@@ -118,7 +118,7 @@ def replay(
     output: Path | None,
     quiet: bool,
 ) -> None:
-    """Replay a trace through a swap-in kernel: measured time and simulated misses.
+    """Replay a trace through a swap-in kernel and time it.
 
     Example: hisparse-sim gpu replay sample.parquet --kernel native --batch 16
     """
@@ -159,29 +159,29 @@ def replay(
 
 
 @gpu.command()
-@_several("--batch", default="1,8,32,64", help="Requests in a batch.")
+@_several("--batch", default="1,8,32,64", help="Requests per batch.")
 @_several("--misses", default="0,64,256,512,1024", help="Misses per request.", least=0)
-@_several("--buffer", default="2048,4096,6144", help="Slots per request.")
+@_several("--buffer", default="2048,4096,6144", help="Hot buffer sizes in slots.")
 @_several(
     *("--kv-entry-bytes", "entry_bytes"),
     default="1152,656",
-    help="Bytes of a KV entry.",
+    help="Bytes per KV entry.",
     former=["--item-bytes"],
 )
-@click.option("--kernel", "kernels", type=KERNEL, multiple=True, help="[both, if installed]")
+@click.option("--kernel", "kernels", type=KERNEL, multiple=True, help="[default: all installed]")
 @_number("--repeats", 30, "Timed rounds per point.")
 @click.option(
     "--gpus",
     multiple=True,
     callback=several(int, least=1),
-    help="Numbers of GPUs at once, one process each: 1,2,4.",
+    help="Numbers of GPUs that work at once, one process per GPU, such as 1,2,4.",
 )
-@click.option("--share-host-pool", is_flag=True, help="With --gpus: all share one host pool.")
+@click.option("--share-host-pool", is_flag=True, help="With --gpus: all GPUs share one host pool.")
 @click.option(
     "--pin-numa", is_flag=True, help="With --gpus: pin each process to the NUMA node of its GPU."
 )
 @OVERSUBSCRIBE
-@click.option("-o", "--output", type=Output(".json", ""), help="File for all samples.")
+@click.option("-o", "--output", type=Output(".json", ""), help="Write all samples here.")
 @quiet_option
 def bench(
     batch: tuple[int, ...],
@@ -197,9 +197,10 @@ def bench(
     output: Path | None,
     quiet: bool,
 ) -> None:
-    """Time both kernels, their planning alone and the copy alone on a grid of points.
+    """Time the swap-in kernels on a grid of points.
 
-    With --gpus: one large copy and the kernels, on one or more GPUs at once.
+    Both kernels, their planning alone, and the copy alone. With --gpus: one large copy and the
+    kernels, on one or more GPUs at once.
 
     Example: hisparse-sim gpu bench --batch 1,8 --misses 256,1024 --buffer 4096
     """
@@ -272,14 +273,14 @@ def _bench_together(
     "--from",
     "source",
     type=RESULT,
-    help="Fit this result of `gpu bench` in place of a measurement.",
+    help="Fit this result of `gpu bench` instead of measuring.",
 )
 @click.option(
     "-o", "--output", type=Output(".toml", ""), required=True, help="The profile to write."
 )
 @quiet_option
 def calibrate(name: str, source: Path | None, output: Path, quiet: bool) -> None:
-    """Measure the parameters of the latency model here and write them as a link profile.
+    """Measure this machine's host link and write its profile, for --profiles.
 
     Example: hisparse-sim gpu calibrate --name my-server -o links.toml
     """

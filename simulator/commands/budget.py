@@ -7,13 +7,15 @@ import click
 
 from hisparse_sim.simulator.commands.setting_options import policy_option
 from hisparse_sim.traces.commands.options import (
+    layer_option,
     open_traces,
     output_form,
     output_options,
     provenance_option,
     quiet_option,
+    start_option,
 )
-from hisparse_sim.traces.commands.values import Number, several
+from hisparse_sim.traces.commands.values import Number, Seed
 from hisparse_sim.traces.terminal import wrote
 
 
@@ -24,22 +26,18 @@ from hisparse_sim.traces.terminal import wrote
     "--device-buffer-size",
     "buffer",
     type=Number(1),
-    help="Slots of a buffer if all are alike.  [default: 2 times top_k]",
+    help="Slots per buffer if all layers had the same.  [default: 2 times top_k]",
 )
 @policy_option
-@click.option("--per-request", is_flag=True, help="A size for each (request, layer).")
-@click.option("--on", metavar="TRACE", help="Replay another trace with the sizes that are chosen.")
+@click.option("--per-request", is_flag=True, help="Choose a size for each (request, layer).")
+@click.option("--on", metavar="TRACE", help="Replay another trace with the chosen sizes.")
 @click.option("--largest", type=Number(1), help="Largest buffer.  [default: 8 times top_k]")
-@click.option("--layer", "layers", multiple=True, callback=several(int), help="Only these.")
-@click.option(
-    "--start",
-    type=click.Choice(["staged", "direct"]),
-    default="staged",
-    show_default=True,
-    help="staged: prefill on the same GPU; direct: KV arrived in host memory.",
-)
+@layer_option
+@start_option
 @provenance_option
-@click.option("--seed", type=Number(0, 2**63 - 1), default=0, help="For the policy random.")
+@click.option(
+    "--seed", type=Seed(0), default=0, show_default=True, help="Seed of the policy random."
+)
 @click.option("--jobs", type=Number(1), help="Threads.  [default: all cores]")
 @quiet_option
 @output_options
@@ -53,10 +51,10 @@ def budget(
     output: Path | None,
     **options: Any,
 ) -> None:
-    """Buffers of different sizes for the layers, with the same slots in all.
+    """Choose a buffer size per layer, with the same total number of slots.
 
-    The sizes follow from the miss-ratio curves; the engine's policy is then replayed with them, and
-    with equal ones. The engine has one size for all layers: this is what more would save.
+    The sizes follow from the miss-ratio curves; the policy is then replayed with them and with
+    equal sizes. The engine supports one size only; this shows what per-layer sizes would save.
 
     \b
     hisparse-sim budget --buffer 4096

@@ -73,7 +73,7 @@ _MODES = RenamedChoices(
     type=RenamedChoice(["hisparse", "prefetch", "overlap", "zero-cost"], FORMER_MODES),
     default="hisparse",
     show_default=True,
-    help="How swap-in and compute overlap, see `serve`.",
+    help="How swap-in and compute overlap; see `serve`.",
 )
 @policy_option
 @click.option("--config", metavar="JSON", help="Check this --hisparse-config instead.")
@@ -90,7 +90,7 @@ def plan(
 ) -> None:
     """Choose device_buffer_size and host_to_device_ratio, or check a configuration.
 
-    The table shows the best candidates, simulated as by `serve`.
+    The table shows the best candidates; their rates and latencies are those of `serve`.
 
     \b
     hisparse-sim plan --prompt 32768 --output-len 8192 --concurrency 256
@@ -188,7 +188,7 @@ def _chosen(best: Mapping[str, Any], mode: str) -> dict[str, Any]:
     "concurrencies",
     multiple=True,
     callback=several(int),
-    help="Closed loop with so many requests over all instances; several values make a curve.  "
+    help="Closed loop: concurrent requests over all instances; several values make a curve.  "
     "[default: 256]",
 )
 @load_options
@@ -249,7 +249,7 @@ def serve(
 @click.option(
     "--plot",
     type=Output(*FIGURE_SUFFIXES),
-    help="Figure of our throughput curves beside published points.",
+    help="Draw the modelled throughput curves and the published points.",
 )
 @click.option(
     "--scatter",
@@ -268,7 +268,7 @@ def reproduce(
     form: str | None,
     output: Path | None,
 ) -> None:
-    """Reproduce published figures: published, ours, error, how, and what is unexplained.
+    """Compare published figures with the model's: error, method, and unexplained difference.
 
     Figures that shaped a choice in the model are kept apart from those out of sample.
 

@@ -6,7 +6,7 @@ import click
 
 from hisparse_sim.simulator.commands.setting_options import POSITIVE
 from hisparse_sim.traces.commands.options import combined
-from hisparse_sim.traces.commands.values import Number, Real
+from hisparse_sim.traces.commands.values import Number, Real, Seed
 
 load_options = combined(
     click.option(
@@ -14,7 +14,7 @@ load_options = combined(
         type=click.Path(),
         metavar="FILE",
         help="Recorded requests (Mooncake, BurstGPT, Azure, Vidur, bench_serving, or prompt_len and"
-        " output_len), in place of --prompt and --output-len; at their times, unless --concurrency"
+        " output_len), instead of --prompt and --output-len; at their times, unless --concurrency"
         " or --rate is given.",
     ),
     click.option(
@@ -29,22 +29,28 @@ load_options = combined(
         " where the engine has a radix cache (not with HiSparse).",
     ),
     click.option(
-        "--rate", type=POSITIVE, help="Open loop: requests per second, in place of --concurrency."
+        "--rate", type=POSITIVE, help="Open loop: requests per second, instead of --concurrency."
     ),
     click.option(
         "--requests",
         type=Number(1),
-        help="How many; of a --workload so many drawn at random."
-        "  [default: four times the concurrency, or 1000; all at recorded times]",
+        help="Number of requests; with --workload this many are drawn at random."
+        "  [default: 4 times the concurrency; 1000 with --rate; all at recorded times]",
     ),
     click.option(
         "--range-ratio",
         type=Real(0, 1, min_open=True),
         default=1.0,
         show_default=True,
-        help="Lengths are uniform in [this x length, length].",
+        help="Prompt and output lengths are uniform from this share of their length to all of it.",
     ),
-    click.option("--seed", type=Number(0, 2**63 - 1), default=0, show_default=True),
+    click.option(
+        "--seed",
+        type=Seed(0),
+        default=0,
+        show_default=True,
+        help="Seed of lengths and arrivals.",
+    ),
 )
 target_options = combined(
     click.option("--max-tpot-ms", type=POSITIVE, help="Target: time per output token."),
@@ -57,5 +63,5 @@ target_options = combined(
         help="Percentage of the requests that must meet these two targets.",
     ),
     click.option("--max-miss-rate", type=Real(0, 1), help="Target: miss rate, from 0 to 1."),
-    click.option("--gpu-hour", type=POSITIVE, help="Price of a GPU, for the cost of the output."),
+    click.option("--gpu-hour", type=POSITIVE, help="GPU price per hour, for the cost of output."),
 )

@@ -21,8 +21,9 @@ from hisparse_sim.traces.commands.options import (
     provenance_option,
     quiet_option,
     selection_options,
+    start_option,
 )
-from hisparse_sim.traces.commands.values import Name, Number, Real, several
+from hisparse_sim.traces.commands.values import Name, Number, Real, Seed, several
 from hisparse_sim.traces.files import refuse_input
 from hisparse_sim.traces.terminal import wrote
 
@@ -47,8 +48,8 @@ if TYPE_CHECKING:
     type=Name(_policies, listed=True),
     multiple=True,
     callback=several(policy_name),
-    help="textbook-lru, belady and compulsory (misses that no policy avoids): all sizes; others"
-    " are replayed.  [default: textbook-lru, belady, lru]",
+    help="textbook-lru, belady and compulsory (misses that no policy avoids) are counted at every"
+    " size; others are replayed.  [default: textbook-lru, belady, lru]",
 )
 @click.option(
     "--buffer",
@@ -59,15 +60,9 @@ if TYPE_CHECKING:
     help="Sizes for the policies that are replayed.  [default: ten from top_k to 8 times top_k]",
 )
 @click.option("--largest", type=Number(1), help="Largest buffer.  [default: 8 times top_k]")
-@click.option(
-    "--start",
-    type=click.Choice(["staged", "direct"]),
-    default="staged",
-    show_default=True,
-    help="staged: prefill on the same GPU; direct: KV arrived in host memory.",
-)
-@click.option("--per-layer", is_flag=True, help="Rows for each request and layer.")
-@click.option("--window", type=Number(1), help="Rows for each window of so many steps.")
+@start_option
+@click.option("--per-layer", is_flag=True, help="One row per request and layer.")
+@click.option("--window", type=Number(1), help="One row per window of this many steps.")
 @click.option(
     "--skip-steps",
     type=Number(0),
@@ -87,7 +82,9 @@ if TYPE_CHECKING:
 )
 @selection_options
 @provenance_option
-@click.option("--seed", type=Number(0, 2**63 - 1), default=0, help="Seed of the policy random.")
+@click.option(
+    "--seed", type=Seed(0), default=0, show_default=True, help="Seed of the policy random."
+)
 @click.option("--jobs", type=Number(1), help="Threads.  [default: all cores]")
 @quiet_option
 @click.option(
@@ -112,13 +109,13 @@ def mrc(
     provenance: str | None,
     **options: Any,
 ) -> None:
-    """Misses at all buffer sizes, in one pass over the trace.
+    """Count misses at all buffer sizes in one pass over the trace.
 
     The textbook LRU and MIN (belady) are exact at every size. The engine's LRU orders the slots of
     a step in its own way; it is replayed for comparison. See docs/miss-ratio-curves.md.
 
-    A facts file holds the curves of every request, layer and window of steps. sweep, curve, plan,
-    report and mrc take it in place of the trace; mrc joins several into one.
+    A facts file (-o FILE.parquet) holds the curves of every request, layer and window of steps.
+    sweep, curve, plan, report and mrc read it instead of the trace; mrc merges several into one.
 
     \b
     hisparse-sim mrc
@@ -189,8 +186,8 @@ def sampled(
     from hisparse_sim.simulator.mrc.sampling import sampled_mrc
 
     if len(opened) > 1:
-        raise click.UsageError("a sample is of one trace")
+        raise click.UsageError("only one trace can be sampled")
     for name in ("per_layer", "window", "skip_steps", "steps"):
         if options.pop(name):
-            raise click.UsageError(f"--{name.replace('_', '-')} has no meaning for a sample")
+            raise click.UsageError(f"--{name.replace('_', '-')} does not apply to a sample")
     return sampled_mrc(opened[0], policies, buffers, **options)

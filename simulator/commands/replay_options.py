@@ -18,8 +18,9 @@ from hisparse_sim.traces.commands.options import (
     provenance_option,
     quiet_option,
     selection_options,
+    start_option,
 )
-from hisparse_sim.traces.commands.values import Name, Number, Real, several
+from hisparse_sim.traces.commands.values import Name, Number, Real, Seed, several
 from hisparse_sim.traces.file.metadata import MOST_QUERIES
 from hisparse_sim.traces.files import is_file
 from hisparse_sim.traces.terminal import note
@@ -58,18 +59,12 @@ replay_options = combined(
         help="Hot buffer sizes in slots per request and layer, such as 4096,6k or 2048:8192:1024 "
         "(k is 1,024).  [default: 1, 2 and 3 times the largest top_k of the traces]",
     ),
-    click.option(
-        "--start",
-        type=click.Choice(["staged", "direct"]),
-        default="staged",
-        show_default=True,
-        help="staged: prefill on the same GPU; direct: KV arrived in host memory.",
-    ),
+    start_option,
     selection_options,
     provenance_option,
     click.option(
         "--seed",
-        type=Number(0, 2**63 - 1),
+        type=Seed(0),
         default=0,
         show_default=True,
         help="Seed of the policy random.",

@@ -92,9 +92,10 @@ def engine_option(default: str | None = NEWEST.name) -> Callable[[Any], Any]:
             type=Name(lambda: ENGINES),
             metavar="RELEASE",
             default=default,
-            show_default="that of each figure" if default is None else True,
+            show_default=default is not None,
             callback=chosen,
-            help=f"{KNOWN}: memory and admission rules; or, for replays, {VLLM.name}.",
+            help=f"{KNOWN}: memory and admission rules; or, for replays, {VLLM.name}."
+            + "  [default: that of each figure]" * (default is None),
         ),
         click.option(
             "--keys-budgeted",
@@ -127,7 +128,7 @@ def in_gib(_: click.Context, __: click.Parameter, value: str | None) -> float | 
         return None
     found = re.fullmatch(r"(\d+(?:\.\d+)?) ?(GiB|TiB|GB|TB)", value)
     if found is None or not float(found[1]):
-        raise click.BadParameter(f"{clipped(value)} is no size such as 512GiB or 2TB")
+        raise click.BadParameter(f"{clipped(value)} is not a size such as 512GiB or 2TB")
     return float(found[1]) * _UNITS[found[2]]
 
 
@@ -152,7 +153,7 @@ machine_options = combined(
         type=Name(known_profiles("hardware")),
         default=Scenario.hardware,
         show_default=True,
-        help="Profile of the machine.",
+        help="Machine profile; see `hisparse-sim profiles`.",
     ),
     click.option(
         "--layout",
@@ -167,7 +168,7 @@ machine_options = combined(
         type=Real(0, 1, min_open=True, max_open=True),
         default=Scenario.mem_fraction_static,
         show_default=True,
-        help="Share of GPU memory for weights and KV cache, as the engine's option.",
+        help="Share of GPU memory for weights and KV cache, as in the engine.",
     ),
     click.option(
         "--device-pool-gib",
@@ -177,7 +178,7 @@ machine_options = combined(
     click.option(
         "--max-total-tokens",
         type=Number(1),
-        help="Limit of a rank's pool in tokens, as the engine's option.",
+        help="Largest device pool of a rank, in tokens, as in the engine.",
     ),
     host_options,
     engine_option(),
@@ -188,7 +189,7 @@ deployment_options = combined(
         type=Name(known_profiles("models")),
         default=Scenario.model,
         show_default=True,
-        help="Profile of the model.",
+        help="Model profile; see `hisparse-sim profiles`.",
     ),
     machine_options,
     click.option(
@@ -210,7 +211,7 @@ deployment_options = combined(
     click.option(
         "--decode-instances",
         type=Number(1),
-        help="Decode instances, with --disaggregated.  [default: as above]",
+        help="Decode instances, with --disaggregated.  [default: as for prefill]",
     ),
     click.option(
         "--transfer-gb-s",
@@ -224,14 +225,14 @@ deployment_options = combined(
         type=Number(1),
         default=Scenario.max_running_requests,
         show_default=True,
-        help="Limit over all ranks.",
+        help="Most requests that run at once, over all ranks.",
     ),
     click.option(
         "--chunked-prefill-size",
         type=Number(64),
         default=Scenario.chunked_prefill_size,
         show_default=True,
-        help="Tokens per step, over all ranks.",
+        help="Prompt tokens prefilled per step, over all ranks.",
     ),
     click.option(
         "--draft-tokens",
@@ -254,26 +255,26 @@ deployment_options = combined(
     click.option(
         "--step-times",
         metavar="FILE|aiconfigurator|roofline",
-        help="Compute time of steps.  [default: the shipped table, else a roofline]",
+        help="Source of compute times.  [default: the shipped table, else a roofline]",
     ),
     click.option(
         "--prompt",
         type=Number(1),
         default=Scenario.prompt,
         show_default=True,
-        help="Tokens of a prompt; k is 1,024, so 64k is 65,536.",
+        help="Tokens per prompt; k is 1,024, so 64k is 65,536.",
     ),
     click.option(
         "--output-len",
         type=Number(1),
         default=Scenario.output_len,
         show_default=True,
-        help="Tokens of an output.",
+        help="Tokens per output.",
     ),
     trace_options("synthetic, of the model"),
     click.option(
         "--miss-curve",
         type=click.Path(),
-        help="Result file of a sweep (buffer, miss_rate) of this load, in place of a replay.",
+        help="Miss rates by buffer, from `sweep -o`, instead of replaying a trace.",
     ),
 )

@@ -63,7 +63,7 @@ MODE = ("engine", "draft_tokens", "accepted", "resident_tokens")  # whose rules 
     type=Number(0, 2**31 - 1),
     default=0,
     show_default=True,
-    help="With --ratio: tokens by which requests still grow after the trace.",
+    help="With --ratio: tokens that requests still generate after the trace.",
 )
 @swap_in_options
 @mode_options
@@ -80,7 +80,7 @@ def sweep(
 ) -> None:
     """Count the misses of policies at several buffer sizes.
 
-    TRACE: trace files or globs; the bundled sample if none is given. With -o, the same command
+    TRACE: trace files or globs; by default the bundled sample. With -o, the same command
     resumes an interrupted sweep: FILE.partial keeps the finished work.
 
     \b
@@ -140,7 +140,7 @@ def sweep(
 @click.command()
 @traces_argument
 @replay_options
-@click.option("--window", type=Number(1), default=100, show_default=True, help="Steps of a mean.")
+@click.option("--window", type=Number(1), default=100, show_default=True, help="Steps per mean.")
 @click.option(
     "--skip-steps",
     type=Number(0),
@@ -155,7 +155,7 @@ def sweep(
     "--format",
     "form",
     type=click.Choice(FILE_FORMATS),
-    help="Write data in place of a figure.",
+    help="Write data instead of a figure.",
 )
 @click.option(
     "-o",

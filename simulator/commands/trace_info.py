@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("paths", metavar="[TRACE]...", nargs=-1)
 @provenance_option
-@click.option("--full", is_flag=True, help="Show the locality: overlap, reuse, working set, drift.")
+@click.option("--full", is_flag=True, help="Show locality: overlap, reuse, working set, drift.")
 @click.option(
     "--plot", type=Output(*FIGURE_SUFFIXES), help="Figure of the locality (.png, .svg, .pdf)."
 )

@@ -1,7 +1,7 @@
 """Buffers of different sizes: the same slots in all, spread over layers by their curves.
 
 Each layer's curve (the textbook's LRU, in pages) is replaced by its lower convex hull. Slots go to
-the hull segment that saves most misses a slot, until they are spent: the best that can be had at
+the hull segment that saves most misses per slot, until they are spent: the best that can be had at
 the corners of hulls (Fox 1966, doi:10.1287/opre.14.2.210). The result is replayed under the
 engine's LRU. The engine itself has one size for all layers: this is what another would save.
 """
@@ -68,7 +68,7 @@ def budget(
     """Spread the slots of equal buffers of size `buffer` (twice the top_k) over layers, and replay
     both.
 
-    `per_request` spreads them over all (request, layer), which takes a look at the whole request.
+    `per_request` spreads them over all (request, layer), which requires knowing the request.
     `on` replays another trace, of the same layers, than the one whose curves decide. The other
     arguments are those of `mrc` and `replay`.
 
@@ -131,8 +131,8 @@ def spread(sizes: Longs, misses: Longs, alike: int) -> Longs:
     """
     if alike not in sizes:
         raise ValueError(
-            f"a budget of {alike} slots a buffer: choose a multiple of {np.diff(sizes).min()} from"
-            f" {sizes[0]} to {sizes[-1]}"
+            f"a budget of {alike} slots per buffer: choose a multiple of {np.diff(sizes).min()}"
+            f" from {sizes[0]} to {sizes[-1]}"
         )
     segments = []
     for number, curve in enumerate(misses):

@@ -88,7 +88,7 @@ def mrc(
     replayed at `buffers` (ten from top_k to `largest`) and interpolated between them; None: these
     three and the engine's. Facts files give what was counted. The
     engine's "lru" differs a little from the textbook's, which ranks the positions of a step as its
-    row lists them. `per_layer` keeps every (request, layer) apart, `window` so many steps of one;
+    row lists them. `per_layer` keeps every (request, layer) apart, `window` this many steps of one;
     then sizes go up in pages of 64 slots (less if top_k is below 2,048). `skip_steps` leaves the
     misses of the first steps of every request out (the start-up burst). The other arguments are
     those of `sweep`; `progress(done, parts)` is called after each (request, layer).

@@ -70,7 +70,7 @@ def sampled_mrc(
         raise ValueError("give one of `sample_requests` and `sample_steps`")
     if sample_requests is not None:
         if requests is not None:
-            raise ValueError("`requests` has no meaning for a sample of requests")
+            raise ValueError("`requests` does not apply to a sample of requests")
         return of_requests(
             trace, sample_requests, policies, buffers, start,
             largest=largest, layers=layers, seed=seed, jobs=jobs,

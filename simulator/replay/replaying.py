@@ -176,7 +176,7 @@ def replay_part(
             refuse(policy, state, error)
         if total < 0:
             raise PolicyError(
-                f"policy {policy.name!r} chose a victim that is no slot or is used in the same "
+                f"policy {policy.name!r} chose a victim that is not a slot or is used in the same "
                 f"step (request {demand.request!r}, layer {demand.layer}, step "
                 f"{demand.step[-1 - total]}); it must give every miss another slot that is not hit"
             )

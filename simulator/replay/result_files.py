@@ -81,7 +81,9 @@ def read_rows(path: Path, needed: Collection[str] = ()) -> pd.DataFrame:
 def _suffix(path: Path) -> str:
     suffix = path.suffix.lower()
     if suffix not in SUFFIXES:
-        raise TraceError(f"{path} is no result file: its suffix is none of {', '.join(SUFFIXES)}")
+        raise TraceError(
+            f"{path} is not a result file: its suffix is none of {', '.join(SUFFIXES)}"
+        )
     return suffix
 
 
@@ -119,7 +121,7 @@ def _parsed(path: Path, text: str | bytes, place: str) -> Any:
 
 def _of_records(path: Path, records: Any) -> pd.DataFrame:
     if not isinstance(records, list) or not all(isinstance(row, dict) for row in records):
-        raise _refused(path, "it is no list of rows")
+        raise _refused(path, "it is not a list of rows")
     if len(records) > MOST_ROWS:
         raise _refused(path, f"it has more than {MOST_ROWS:,} rows")
     names = dict.fromkeys(name for row in records for name in row)

@@ -28,7 +28,7 @@ def totals(rows: pd.DataFrame, by: Sequence[str] = ("policy", "buffer")) -> pd.D
     """
     needed = {*by, *_COUNTS}
     if missing := needed - set(rows.columns):
-        raise ValueError(f"these are no rows of a sweep: they lack {', '.join(sorted(missing))}")
+        raise ValueError(f"these are not rows of a sweep: they lack {', '.join(sorted(missing))}")
     rows = _counted_once(joined(present_names(rows.reset_index(drop=True))))
     if "trace" in rows and "trace" not in by and rows["trace"].nunique() > 1:
         names = ", ".join(list(dict.fromkeys(rows["trace"].astype(str)))[:5])

@@ -106,6 +106,13 @@ class Aim:
         return f"{rate:.3g}/s recorded" if self.by_times else f"{rate:g}/s"
 
     @property
+    def phrase(self) -> str:
+        """The load in words, to follow "at"."""
+        if self.rate_per_s is not None:
+            return f"{self.rate_per_s:g} requests/s"
+        return f"{self.concurrency:,} concurrent request{'s' * (self.concurrency > 1)}"
+
+    @property
     def has_targets(self) -> bool:
         return not self.max_tpot_ms is self.max_ttft_s is self.max_miss_rate is None
 

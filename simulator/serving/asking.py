@@ -182,16 +182,16 @@ def serve(
     modes
         Of `exposure.MODES` (None: `DEFAULT_MODES`).
     concurrencies, rate
-        Closed loop, each a row (None: `DEFAULT_CONCURRENCY`), or open loop, requests a second.
+        Closed loop, one row each (None: `DEFAULT_CONCURRENCY`), or open loop, requests per second.
     requests, range_ratio, seed
-        How many (None: four times the concurrency, or 1,000) of which length: uniform in
+        Requests (None: four times the concurrency, or 1,000) and their lengths: uniform in
         [range_ratio x length, length], drawn anew for each seed.
     max_tpot_ms, max_ttft_s, percentile, max_miss_rate
         Targets, for `goodput_per_s` and `meets`.
     gpu_hour
         Price of a GPU for an hour, for `cost_per_million` output tokens.
     progress
-        Called now and then with (what is served, requests finished, requests in all).
+        Called with (what is served, requests finished, requests in all).
 
     Columns of the rows: those of `serving_rows.serve_one`, then `trace, provenance`. Raises what
     `Scenario.resolve` and `serve_all` raise.

@@ -33,6 +33,8 @@ DEFAULTS = {  # of the keys that HiSparse uses; the buffer's is twice the top_k 
 UNUSED = ("algorithm", "backend", "min_sparse_prompt_len", "page_size")  # parsed, without effect
 _MOST_UNKNOWN = 20  # keys that are named
 _MOST_LETTERS = 64  # of a key, when it is compared with those known
+# A limit that is a part of a memory, with the name under which runs report that memory.
+_PLACES = {"prefill headroom": "device pool (prefill headroom)"}
 ERROR, WARNING, NOTE = "error", "warning", "note"
 
 
@@ -46,7 +48,7 @@ class Finding:
 
 
 def as_rows(findings: Iterable[Finding]) -> pd.DataFrame:
-    """One row a finding, columns severity and text."""
+    """One row per finding, columns severity and text."""
     return pd.DataFrame(
         [(finding.severity, finding.text) for finding in findings], columns=["severity", "text"]
     )
@@ -218,9 +220,9 @@ def _verdict(
     without, batch = base["tokens_per_s"], ours["batch"]
     yield Finding(
         NOTE,
-        f"{ours['tokens_per_s']:,.0f} tokens/s at {ours['tpot_ms']:.1f} ms a token with"
-        f" {batch} {'request' if batch == 1 else 'requests'}/rank (bottleneck:"
-        f" {ours['bottleneck']}); without HiSparse {without:,.0f}: {pays} at this load",
+        f"{ours['tokens_per_s']:,.0f} tokens/s at {ours['tpot_ms']:.1f} ms per token; bottleneck:"
+        f" {ours['bottleneck']}; {batch} {'request' if batch == 1 else 'requests'}/rank decode on"
+        f" average over the run; without HiSparse {without:,.0f} tokens/s: {pays} at this load",
     )
 
 
@@ -239,6 +241,6 @@ def _queueing(
     if found < wanted:
         yield Finding(
             WARNING,
-            f"{limit}, at admission: about {found} of {wanted} requests/rank run at a time, the"
-            " others queue",
+            f"{_PLACES.get(limit, limit)}, at admission: about {found} of {wanted} requests/rank"
+            " run at a time, the others queue",
         )

@@ -48,12 +48,10 @@ class Curves(Shown):
         """The trace and the assumptions, as the caption of a figure."""
         trace = self.swept.pieces[0].trace
         about = trace.metadata
-        text = (
-            f"{about.provenance} trace {trace.name} ({about.model or 'model unknown'}); simulated"
-        )
+        text = f"{about.provenance} trace {trace.name} ({about.model or 'model unknown'}); replayed"
         if self.swap_in is not None:
             text += (
-                f"; {self.swap_in.kernel} kernel over {self.swap_in.link.name},"
+                f"; time modelled: {self.swap_in.kernel} kernel over {self.swap_in.link.name},"
                 f" batch {self.swap_in.batch}"
             )
         return text + f"; positions are {plural(about.unit)}" * (about.unit != TOKEN)

@@ -162,7 +162,7 @@ class Deployment:
         nodes = -(-self.layout.gpus // hardware.gpus)
         lines = [
             f"{hardware.name}: {hardware.description}{other}",
-            f"device pool: {_gib(self.device_pool_bytes)} a GPU, {'as given' if given else room}",
+            f"device pool: {_gib(self.device_pool_bytes)} per GPU, {'as given' if given else room}",
             f"host memory: {_gib(hardware.node_host_bytes)} for {hardware.gpus} GPUs"
             + (f" in each of {nodes} nodes" if nodes > 1 else "")
             + f", {_gib(self.rank_host_bytes)} for the host pool of each",
@@ -184,8 +184,8 @@ class Deployment:
             if share < 1:
                 way_out = f"; a mem_fraction_static above {share:.2f} leaves room for KV"
             raise ValueError(
-                f"{self.model.name} does not fit: weights take {self.weight_bytes / 1e9:.1f} GB a"
-                f" GPU, {self.mem_fraction_static:g} of {free / 1e9:.1f} GB is"
+                f"{self.model.name} does not fit: weights take {self.weight_bytes / 1e9:.1f} GB"
+                f" per GPU, {self.mem_fraction_static:g} of {free / 1e9:.1f} GB is"
                 f" {free * self.mem_fraction_static / 1e9:.1f} GB{way_out}"
             )
 

@@ -69,22 +69,22 @@ CHANGES = (
         "reads_block_size",
         "0.5.15",
         True,
-        "swap_in_block_size is read, 960 if not given; before, the kernel ran 1024 threads",
+        "swap_in_block_size is read, 960 if not given; before 0.5.15 the kernel ran 1024 threads",
         "https://github.com/sgl-project/sglang/pull/27563; mem_cache/sparsity/factory.py",
     ),
     Change(
         "budgets_every_key",
         "0.5.17",
         True,
-        "with HiSparse the pool's size counts R indexer keys a token; before one, and the other"
-        " R - 1 came out of the reserve",
+        "with HiSparse the pool's size counts R indexer keys per token; before 0.5.17 it counted"
+        " one key, and the remaining R - 1 were taken from the reserve",
         "https://github.com/sgl-project/sglang/pull/31992; model_executor/pool_configurator.py",
     ),
     Change(
         "budgets_fp8_as_stored",
         "0.5.17",
         True,
-        "an fp8 entry counts as the 656 bytes that it takes; before, as 576",
+        "an fp8 entry counts as the 656 bytes that it takes; before 0.5.17, as 576",
         "https://github.com/sgl-project/sglang/pull/31992; model_executor/pool_configurator.py",
     ),
     Change(
@@ -92,7 +92,7 @@ CHANGES = (
         "0.5.18",
         FULL_IF_COLOCATED,
         "without HiSparse, and with prefill on the same GPUs, layers that share an indexer keep no"
-        " keys; before, all layers kept them",
+        " keys; before 0.5.18 all layers kept them",
         "https://github.com/sgl-project/sglang/pull/30531; mem_cache/kv_cache_configurator.py",
     ),
     Change(
@@ -113,15 +113,15 @@ CHANGES = (
         "baseline_keys",
         "0.5.22",
         FULL_LAYERS,
-        "without HiSparse, such layers keep no keys wherever prefill runs",
+        "without HiSparse, layers that share an indexer keep no keys, wherever prefill runs",
         "mem_cache/kv_cache_configurator.py, _should_elide_dsa_index_k",
     ),
     Change(
         "promises_whole_outputs",
         "0.5.22",
         True,
-        "future tokens of running requests of a fixed length count in full; before, scaled by the"
-        " scheduler's estimate",
+        "future tokens of running requests of a fixed length count in full; before 0.5.22 they were"
+        " scaled by the scheduler's estimate",
         "managers/schedule_policy.py, _get_running_request_total_token_offset",
     ),
     Change(

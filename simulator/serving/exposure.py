@@ -58,8 +58,9 @@ class Exposure:
             )
         if self.copies and self.replayed and self.replayed.context <= self.device_buffer_size:
             raise ValueError(
-                f"the trace's context of {self.replayed.context:.0f} tokens fits the buffer of"
-                f" {self.device_buffer_size}: it says nothing about misses"
+                f"the requests of this trace ({self.replayed.context:,.0f} tokens on average) fit"
+                f" into a buffer of {self.device_buffer_size:,} slots, so none can miss; use longer"
+                " requests or a smaller buffer"
             )
 
     @property

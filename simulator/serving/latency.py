@@ -219,7 +219,7 @@ def swap_in_us(
     misses
         Misses of a request in this layer and step, mean over the batch.
     buffer
-        Slots of a request.
+        Slots per request.
     entry_bytes
         Bytes of a KV entry: one position in one layer.
     peak

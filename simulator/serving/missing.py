@@ -298,7 +298,7 @@ def _rates_by_counts(file: Path, rows: pd.DataFrame) -> dict[int, float]:
     try:
         sums = totals(rows, [name for name in ("trace", "policy", "buffer") if name in rows])
     except TraceError as error:
-        raise TraceError(f"{file} is no single miss curve: {error}") from error
+        raise TraceError(f"{file} is not a single miss curve: {error}") from error
     for name, noun in (("trace", "traces or starts"), ("policy", "seeds")):
         if name in sums and sums[name].nunique() > 1:
             found = ", ".join(dict.fromkeys(map(str, sums[name])))

@@ -38,8 +38,8 @@ DEFAULT_RATIOS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20)
 @dataclass(frozen=True)
 class Plan:
     """The result of planning. Tables are tidy; `best` is a row of `candidates` or None, and has
-    `hisparse_config` and `worth_it` besides (no slower a GPU at this load than without HiSparse, or
-    a target is missed without it); its `flags` start what is recommended.
+    `hisparse_config` and `worth_it` besides (no slower per GPU at this load than without HiSparse,
+    or a target is missed without it); its `flags` start what is recommended.
 
     Columns of `candidates`: what `candidates.describe` gives, those of `serving_rows.serve_one`,
     then `best` (whether it is the one recommended), `baseline_tokens_per_s` (without HiSparse) and
@@ -51,7 +51,7 @@ class Plan:
     best: Mapping[str, Any] | None
     reasons: tuple[str, ...]
     baseline: Mapping[str, Any]  # a row without HiSparse, with the best number of instances
-    pareto: pd.DataFrame  # candidates that no other beats in tokens/s a GPU, TPOT and host memory
+    pareto: pd.DataFrame  # candidates that no other beats in tokens/s per GPU, TPOT and host memory
     smallest_buffer: int | None = None  # that meets the targets
     break_even: int | None = None  # of the best
     sensitivity: pd.DataFrame = field(default_factory=pd.DataFrame)  # of the best: misses scaled
@@ -192,7 +192,7 @@ def _pareto(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _gain(row: Mapping[str, Any], base: Mapping[str, Any]) -> float | None:
-    """Tokens/s a GPU over those without HiSparse; None if nothing runs there."""
+    """Tokens/s per GPU over those without HiSparse; None if nothing runs there."""
     rate = base.get("tokens_per_s_per_gpu", 0.0)
     return float(row["tokens_per_s_per_gpu"] / rate) if rate else None
 
@@ -242,9 +242,9 @@ def _reasons(found: Candidates, place: int, base: Mapping[str, Any]) -> Iterable
         missed = f", misses {row['missed']}" if row["missed"] else ""
         yield (
             f"{name} {value} instead: {row['tokens_per_s']:,.0f} tokens/s"
-            + (f" ({row['tokens_per_s_per_gpu']:,.1f} a GPU)" if name == "instances" else "")
-            + f", TPOT {row['tpot_ms']:.1f} ms, {row['host_gb']:,.0f} GB pinned instead of"
-            f" {best['host_gb']:,.0f}; bottleneck: {row['bottleneck']}{missed}"
+            + (f" ({row['tokens_per_s_per_gpu']:,.1f} per GPU)" if name == "instances" else "")
+            + f", TPOT {row['tpot_ms']:.1f} ms{_pinned(row, best)}; bottleneck:"
+            f" {row['bottleneck']}{missed}"
         )
     gain = _gain(best, base)
     if gain is None:
@@ -253,6 +253,12 @@ def _reasons(found: Candidates, place: int, base: Mapping[str, Any]) -> Iterable
         yield (
             f"without HiSparse: {base['tokens_per_s']:,.0f} tokens/s, TPOT {base['tpot_ms']:.1f}"
             f" ms, {base['running']:,.0f} requests decode on average; bottleneck:"
-            f" {base['bottleneck']}; HiSparse gives {gain:.2f} times as much a GPU at a load of"
-            f" {found.aim.label}"
+            f" {base['bottleneck']}; HiSparse gives {gain:.2f} times the tokens/s per GPU at"
+            f" {found.aim.phrase}"
         )
+
+
+def _pinned(row: Mapping[str, Any], best: Mapping[str, Any]) -> str:
+    """The host memory of a neighbour beside that of the best, where the two differ as shown."""
+    own, other = f"{row['host_gb']:,.0f}", f"{best['host_gb']:,.0f}"
+    return "" if own == other else f", {own} GB pinned instead of {other}"

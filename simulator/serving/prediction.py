@@ -180,12 +180,13 @@ class Setting:
     def assumptions(self) -> tuple[str, ...]:
         """The assumptions of the figures that may not have been stated, a sentence each."""
         link, pulling = self.link, self.deployment.pulling_gpus
+        copying = f" when all {pulling} copy" if pulling > 1 else ""
         steps = (
             f"step times, {self.steps.kind}: {self.steps.source}" if self.steps else self.no_steps
         )
         return (
             *self.deployment.assumptions(),
-            f"host link: {link.name}, {link.bulk_gb_s:,.0f} GB/s a GPU with {pulling} at once",
+            f"host link: {link.name}, {link.bulk_gb_s:,.0f} GB/s per GPU{copying}",
             steps,
             *([str(self.speculation)] if self.speculation else []),
         )
@@ -277,7 +278,7 @@ class Setting:
         return attention + rest + wait
 
     def steady_tokens_per_s(self, prompt: int, output: int, batch: int) -> float:
-        """Output tokens a second of the whole instance with `batch` requests on every rank.
+        """Output tokens per second of the whole instance with `batch` requests on every rank.
 
         Requests in cohorts: every rank prefills `batch` prompts one after the other, all ranks at
         once, then they decode together. Equal requests behave like that (a prefill stalls all);

@@ -199,7 +199,7 @@ class Runs:
             rates.append(setting.steady_tokens_per_s(prompt, output, batches[-1]))
         how = (
             f"{rates[0]:,.0f} over {rates[1]:,.0f} tokens/s with {batches[0]} and {batches[1]}"
-            " requests a GPU, decode only"
+            " requests per GPU, decode only"
         )
         return Answer(rates[0] / rates[1] if rates[1] else nan, how)
 

@@ -59,7 +59,7 @@ class Scenario:
     acceptance_length: float | None = None  # tokens that a step yields, with draft_tokens
     union_misses: float | None = None  # misses of a step over those of a row; None: draft_tokens
     kernel: str = "sglang"  # swap-in kernel: the engine's, or "native" for ours
-    profiles: str | Path | None = None  # TOML file with profiles of one's own
+    profiles: str | Path | None = None  # TOML file with your own profiles
     step_times: str | None = None  # a table's path, "aiconfigurator" or "roofline"; None: shipped
     prompt: int = 32_768  # tokens
     output_len: int = 8192  # tokens

@@ -180,7 +180,7 @@ def parse_step_times(text: str, file: str) -> StepTimes:
     try:
         return _table(parse_json(text, "it"), file)
     except TraceError as error:
-        raise ProfileError(f"{file} is no step-time table: {error}") from None
+        raise ProfileError(f"{file} is not a step-time table: {error}") from None
 
 
 def _table(data: Any, file: str) -> StepTimes:
@@ -188,7 +188,7 @@ def _table(data: Any, file: str) -> StepTimes:
     if isinstance(data, dict):
         data = {"kind": MEASURED} | data  # tables of earlier versions have none
     if not isinstance(data, dict) or set(data) != set(names):
-        raise ProfileError(f"{file} is no step-time table: its keys must be {', '.join(names)}")
+        raise ProfileError(f"{file} is not a step-time table: its keys must be {', '.join(names)}")
     if data["kind"] not in (MEASURED, MODELLED):
         raise ProfileError(
             f"{file}: kind must be {MEASURED} or {MODELLED}, not {clipped(data['kind'])}"

@@ -85,10 +85,10 @@ def sweep(
         Paths or opened traces, one or several; None: the bundled sample. Facts files (of `mrc`)
         give the rows of what was counted.
     policies
-        Names, files named as `FILE.py:NAME`, or policies; None: all of the package, and the
+        Names, files named as `FILE.py:NAME`, or policies; None: all in the package, and the
         engine's own for drafts.
     buffers
-        Slots of a request and layer (`device_buffer_size`); None: 1, 2 and 3 times the top_k, or
+        Slots per request and layer (`device_buffer_size`); None: 1, 2 and 3 times the top_k, or
         with drafts, resident tokens or vLLM the engine's default.
     start
         "staged": prefill on the same GPU left the first tokens in the buffer; "direct": it is
@@ -101,7 +101,7 @@ def sweep(
         Only these; `steps` = (first, stop) keeps first <= step < stop.
     ratios
         `host_to_device_ratio`: adds bytes over the link and the requests that fit, a row each.
-        With `model` given, the engine's default of 2.
+        With `model` alone, the engine's default of 2.
     model
         Profile for bytes and memory; None: the trace's model, else glm-5.1. For blocks of tokens
         (qsa, minimax-m3), drafts, resident tokens and vLLM it adds bytes, and no memory.
@@ -109,19 +109,19 @@ def sweep(
         The deployment for costs, as the fields of `Scenario`; with `start` "direct",
         prefill runs on other GPUs.
     output_len
-        Tokens by which a request still grows after the trace.
+        Tokens that a request still generates after the trace.
     link, kernel, batch
-        A host link adds the modelled swap-in time, of a kernel and so many requests together.
+        A host link adds the modelled swap-in time, of this kernel and batch.
     draft_tokens
-        Queries of a step (with the engine's own draft), for a replay of speculative decoding; None:
-        those of the trace. A trace of one query a step is regrouped, see `traces.drafts`.
+        Queries per step (with the engine's own draft), for a replay of speculative decoding; None:
+        those of the trace. A trace of one query per step is regrouped, see `traces.drafts`.
     accepted
-        Mean tokens that a step accepts, of a trace that does not say it; None: all.
+        Mean tokens accepted per step, for a trace that does not say it; None: all.
     resident_tokens
         Tokens of a request on the GPU beyond what the engine always keeps there: the newest, or by
         vLLM's rules what its pages leave longest.
     profiles
-        TOML file with models and links of one's own.
+        TOML file with your own models and links.
     seed, jobs, executor, progress, keep
         As in `simulator.replay.sweep`.
 

@@ -47,7 +47,7 @@ def locality(
 
     Returns one row per number: `trace, provenance, request, layer, measure, at, value`. `at` is the
     lag, the window, the upper end of a bin (exclusive) or the other layer; null where a measure is
-    a single number. docs/locality.md defines the measures. If the positions of a trace are not
+    a single number; docs/locality-measures.md defines them. If the positions of a trace are not
     tokens, there is a column `unit`.
 
     Raises TraceError for an unknown request or layer, or a trace that breaks a rule, ValueError if
@@ -173,10 +173,10 @@ def show_localities(rows: pd.DataFrame, output: Path | None = None) -> None:
         after="\n".join(
             [
                 "",
-                "overlap: share of positions that the step before selected (lag: so many before)",
+                "overlap: share of positions that the step before selected (lag n: n steps before)",
                 "layers: share that the previous layer in the file selects in the same step",
                 "reuse: percentiles of the reuse distance, in positions",
-                "128 steps: distinct positions in so many steps",
+                "128 steps: distinct positions in this many steps",
                 "drift: share of the most selected positions that differ in the second half",
                 *([f"all traces: {kinds[0]}"] if len(kinds) == 1 else []),
             ]
@@ -197,13 +197,13 @@ def _curves(rows: pd.DataFrame) -> str:
         "  " + _listed(curve(rows, "reuse_interval").mean(), _percent),
         "misses of an LRU buffer of n slots, % of accesses:",
         "  " + _listed(powers, _percent),
-        f"of these first accesses: {_percent(means['first_accesses'])}",
+        f"of which first accesses: {_percent(means['first_accesses'])} %",
         f"reuse distance: median {_count(means['reuse_p50'])}, "
         f"90th percentile {_count(means['reuse_p90'])} positions",
         "",
-        "overlap: share of positions that the step before selected (lag: so many before)",
+        "overlap: share of positions that the step before selected (lag n: n steps before)",
         "layers: share that the previous layer in the file selects in the same step",
-        "64 steps, all: distinct positions in so many steps",
+        "64 steps, all: distinct positions in this many steps",
         "drift: share of the most selected positions that differ in the second half",
         f"sinks: accesses to the first {SINKS} positions; recent: the last {RECENT}; % of all",
     ]

@@ -111,7 +111,8 @@ def shares_of_misses(trace: Trace) -> str:
     return (
         f"misses of LRU at {size:,} slots: {engine:.2f} % of accesses = {first:.2f} compulsory\n"
         f"  + {least - first:.2f} capacity (MIN) + {textbook - least:.2f} textbook LRU over MIN"
-        f" {'-' if engine < textbook else '+'} {abs(engine - textbook):.2f} order in a step"
+        f" {'-' if engine < textbook else '+'} {abs(engine - textbook):.2f} engine's order within"
+        " a step"
     )
 
 
@@ -136,7 +137,7 @@ def show_budget(found: Budget, output: Path | None = None) -> None:
         table,
         columns,
         output,
-        before=f"Misses per step of {found.policy}, with the same slots in all: {found.trace}"
+        before=f"Misses per step of {found.policy}, same total number of slots: {found.trace}"
         f" ({found.provenance})",
         after=f"\nmean of all: {before:,.1f} with {found.alike:,} slots each, {after:,.1f} with"
         f" these ({-100 * found.saved:+.1f} %)",

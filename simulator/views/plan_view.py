@@ -107,7 +107,7 @@ def show_plan(
     notes: Sequence[str],
     output: Path | None,
 ) -> None:
-    """The load, the choice with its reasons, the table of candidates, and what follows from it.
+    """The load, the choice with its reasons, the table of candidates, and the consequences.
 
     `again`: the command that serves the best; `notes`: where the misses come from.
     """
@@ -150,7 +150,9 @@ def _section(row: pd.Series, plan: Plan) -> str:
         return f"Misses {row['missed']}" if row.get("missed") else "Candidates"
     if row["best"]:
         return "Best"
-    return f"Misses {row['missed']}" if row["missed"] else "Best for a latency or a memory"
+    if row["missed"]:
+        return f"Misses {row['missed']}"
+    return "Alternatives: lower latency or less host memory"
 
 
 def _extras(plan: Plan, aim: Aim, again: str) -> str:
@@ -161,8 +163,8 @@ def _extras(plan: Plan, aim: Aim, again: str) -> str:
     lines = [""]
     if aim.has_targets:
         lines += [
-            f"Smallest buffer served that meets the targets: {plan.smallest_buffer}",
-            f"Goodput: {best['goodput_per_s']:.3g} requests/s meet the targets, each for itself",
+            f"Smallest buffer tried that meets the targets: {plan.smallest_buffer}",
+            f"Goodput: {best['goodput_per_s']:.3g} requests/s meet every latency target",
         ]
     if not aim.open_loop:
         crossing = (
@@ -172,13 +174,13 @@ def _extras(plan: Plan, aim: Aim, again: str) -> str:
         )
         lines.append(f"Break-even concurrency: {crossing}")
     rates = ", ".join(f"{value:,.0f}" for value in plan.sensitivity["tokens_per_s"])
-    lines.append(f"If misses are 0, 0.5, 1, 1.5, 2 times as many: {rates} tok/s")
+    lines.append(f"At 0, 0.5, 1, 1.5, 2 times the misses: {rates} tok/s")
     if len(plan.host):
         given = [
             f"{row['host_gb_s']:,.0f} GB/s {row['tokens_per_s']:,.0f}"
             for row in (plan.host.to_dict("records"))
         ]
-        lines.append(f"If the host gives its GPUs together {' or '.join(given)} tok/s")
+        lines.append(f"If the host gives all its GPUs together {' or '.join(given)} tok/s")
     for row in plan.policies.to_dict("records")[1:]:
         lines.append(
             f"With policy {row['policy']}: {100 * row['miss_rate']:.1f} % misses,"
@@ -221,7 +223,7 @@ def show_served(
     notes: Sequence[str],
     output: Path | None = None,
 ) -> None:
-    """What runs, and a line a run: rate, latencies, and the shares of the time in per cent."""
+    """What runs, and one line per run: rate, latencies, and the shares of the time in per cent."""
     apart = setting.disaggregated
     at = "" if aim.percentile == 50 else f" p{aim.percentile:g}"
     columns: Columns = {"mode": ("mode", str)}

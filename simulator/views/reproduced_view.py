@@ -23,7 +23,7 @@ def show_reproduced(rows: pd.DataFrame, output: Path | None = None) -> None:
         "number": ("", str),
         "what": ("figure", str),
         "published": ("published", lambda value: f"{value:,.4g}"),
-        "ours": ("ours", lambda value: f"{value:,.4g}"),
+        "ours": ("modelled", lambda value: f"{value:,.4g}"),
         "error": ("error", lambda value: f"{100 * value:+.1f} %"),
         "sample": ("", lambda value: "shaped" if value == SHAPED else ""),
     }

@@ -107,7 +107,7 @@ def _memory(rows: pd.DataFrame) -> str:
     first = rows.iloc[0]
     lines = [
         f"Memory, {first['model']} with {first['kv_dtype']} KV,"
-        f" {first['request_tokens']:,} tokens a request, on {first['hardware']}:",
+        f" {first['request_tokens']:,} tokens per request, on {first['hardware']}:",
         f"{first['device_pool_gib']:.1f} GiB of a GPU and {first['host_gib']:.1f} GiB of its host"
         f" for KV, {first['engine']}",
     ]
@@ -136,9 +136,13 @@ def show_policies(rows: pd.DataFrame, output: Path | None = None) -> None:
     """Print one policy per line."""
     print_table(
         rows,
-        {"policy": ("policy", str), "summary": ("", str), "reference": ("reference", str)},
+        {"policy": ("policy", str), "summary": ("rule", str), "reference": ("reference", str)},
         output,
     )
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count:,} {what}{'s' * (count != 1)}"
 
 
 def show_trace_info(info: TraceInfo, output: Path | None = None) -> None:
@@ -149,7 +153,8 @@ def show_trace_info(info: TraceInfo, output: Path | None = None) -> None:
         "provenance": metadata.provenance,
         "source": metadata.source or "unknown",
         "dataset": metadata.dataset or "unknown",
-        "holds": f"{len(info.requests)} requests, {len(info.per_layer)} layers"
+        "holds": f"{_counted(len(info.requests), 'request')},"
+        f" {_counted(len(info.per_layer), 'layer')}"
         + (f" of {metadata.num_layers}" if metadata.num_layers else "")
         + f", {info.total.rows:,} rows, {info.total.positions:,} positions",
         "unit": metadata.unit
@@ -194,7 +199,7 @@ def show_trace_info(info: TraceInfo, output: Path | None = None) -> None:
             ]
         )
         + "\n",
-        after="overlap: share of positions that the step before selected, too"
+        after="overlap: share of positions that the step before selected too"
         + _overlaps(layers["overlap"].iloc[:-1], output),
     )
 

@@ -84,7 +84,9 @@ class Server:
         parts = urlsplit(self.url)
         # Asking for the port raises ValueError if it is no number.
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
-            raise ValueError(f"{self.url!r} is no URL of a server, as in http://localhost:30000")
+            raise ValueError(
+                f"{self.url!r} is not the URL of a server, such as http://localhost:30000"
+            )
         if parts.username is not None or parts.query or parts.fragment:
             raise ValueError(f"{self.url!r} holds more than a server and a path: give --api-key")
         if not 0 < self.timeout_s <= LONGEST_TIMEOUT_S or self.attempts < 1:

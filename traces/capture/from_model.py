@@ -71,9 +71,9 @@ def capture_hf(
     top_k
         None: the indexer's own, else a sixteenth of the prompt, at most 2048.
     layers
-        Only these.
+        Only these layers.
     keep_ranks, scores, order
-        Also store ranks behind top_k, to this one; the score of every position; rows sorted by
+        Also store the ranks below top_k, to this one; the score of every position; rows sorted by
         "position" or best first ("indexer").
     indexer
         Select by an indexer: "train" for one trained now on the rest of the text (`train_steps`

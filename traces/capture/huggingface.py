@@ -71,7 +71,7 @@ def check(loaded: Loaded, tap: Tap, prompts: Sequence[Prompt], settings: Setting
     if isinstance(tap, IndexerTap) and own != {settings.top_k}:
         raise TraceError(
             f"top_k is {settings.top_k}, but the indexers of {loaded.name} select "
-            f"{', '.join(map(str, own)) or 'nothing, for there are none'}"
+            f"{', '.join(map(str, own)) or 'nothing: it has none'}"
         )
     sampling = settings.sampling
     if sampling is not None and not 0 <= sampling.temperature < math.inf:

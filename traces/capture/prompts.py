@@ -24,7 +24,7 @@ def read_prompt_file(path: Path) -> list[tuple[str, str]]:
     try:
         content = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise TraceError(f"{path} is no UTF-8 text (byte {error.start})") from None
+        raise TraceError(f"{path} is not UTF-8 text (byte {error.start})") from None
     if path.suffix.lower() != ".jsonl":
         if not content.strip():
             raise TraceError(f"{path} is empty")

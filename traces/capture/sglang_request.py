@@ -168,7 +168,7 @@ class Request:
         about = answer.get("meta_info") if isinstance(answer, dict) else None
         ended = about.get("finish_reason") if isinstance(about, dict) else None
         if isinstance(ended, dict) and ended.get("type") == "abort":
-            raise Temporary(f"it gave the request up: {str(ended.get('message'))[:200]!r}")
+            raise Temporary(f"it aborted the request: {str(ended.get('message'))[:200]!r}")
         if not isinstance(about, dict) or about.get("indexer_topk") != {"base64": 0}:
             raise TraceError(f"{server.url} answered without meta_info.indexer_topk: {_FLAG_HINT}")
         refuse_speculative(about, place)

@@ -112,12 +112,12 @@ def server_notes(
     pinned, buffer = pool * row_bytes, _CHUNK_TOKENS * row_bytes
     lines = [
         f"host memory: {_size(pinned)} pinned per rank, {_size(ranks * pinned)} in all "
-        f"{ranks}{per}, whatever is captured",
+        f"{ranks}{per}, regardless of what is captured",
         f"GPU memory: {_size(buffer)} per rank{per} for the top-k of a prefill chunk",
         "SGLANG_DSA_FUSE_TOPK=0: report positions in the text, not locations in memory",
         "--enable-return-indexer-topk: put the top-k of every token into the answer",
         f"--tp {ranks} --dp {ranks} --enable-dp-attention: one rank per attention group, which "
-        f"returning the top-k needs; for {ranks} GPUs, change both alike",
+        f"returning the top-k needs; these are for {ranks} GPUs: change both together",
         f"--max-total-tokens {pool}: tokens in the pool of a rank; host memory grows with it, so "
         f"set it to what runs at once and no more",
         f"--chunked-prefill-size {_CHUNK_TOKENS}: bounds the GPU memory above",
@@ -129,7 +129,7 @@ def server_notes(
         "times the above",
     ]
     if num_layers is None:
-        lines.insert(1, "for the sum over the layers give --layers or --config")
+        lines.insert(1, "give --layers or --config for the total over all layers")
     return lines
 
 

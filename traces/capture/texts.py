@@ -67,7 +67,7 @@ def prepare(
                 f"request {request!r}: the text has {len(ids)} tokens, the capture needs "
                 f"{least + steps} (a prompt of {least}{'' if prompt_len else ' at least'}, and "
                 f"{steps} that decode follows): take a longer text, fewer steps or a shorter "
-                f"prompt, or let the model write on (`sample`)"
+                f"prompt, or let the model continue (`sample`)"
             )
         length = prompt_len or min(len(ids), context) - steps
         prompts.append(Prompt(request, ids[: length + steps], length))

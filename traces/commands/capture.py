@@ -46,7 +46,11 @@ def capture() -> None:
     help="top_k of the indexer.  [default: that of the config, else 2048]",
 )
 @prompt_options
-@click.option("--longest", type=Number(2), help="Tokens; longer prompts are cut in the middle.")
+@click.option(
+    "--longest",
+    type=Number(2),
+    help="Tokens of the longest prompt; longer ones are cut in the middle.",
+)
 @click.option(
     "--max-new-tokens",
     type=Number(2),
@@ -57,22 +61,25 @@ def capture() -> None:
 @click.option(
     "--stop-at-eos", is_flag=True, help="Let requests end at their end-of-sequence token."
 )
-@click.option("--concurrency", type=Number(1), default=2, show_default=True)
+@click.option(
+    "--concurrency", type=Number(1), default=2, show_default=True, help="Requests in flight."
+)
 @click.option(
     "--timeout",
     "timeout_s",
     type=Real(0, min_open=True),
     default=600.0,
     show_default=True,
-    help="Seconds without a byte; a whole answer may take this plus its size at 256 KiB/s.",
+    help="Longest wait for a byte, in seconds; a whole answer may take this plus its size at "
+    "256 KiB/s.",
 )
-@click.option("--attempts", type=Number(1), default=5, show_default=True)
+@click.option("--attempts", type=Number(1), default=5, show_default=True, help="Tries per request.")
 @click.option("--api-key", help="Sent as a bearer token.")
 @click.option(
     "--estimate",
     "only_estimate",
     is_flag=True,
-    help="Estimate time and size, and stop. Needs the server, which counts the tokens.",
+    help="Estimate time and size, and stop; needs the server, which counts the tokens.",
 )
 @click.option(
     "--print-server-command",

@@ -33,11 +33,12 @@ from hisparse_sim.traces.terminal import note
     help="Tokens from the beginning of the text; with --sample, from both of its ends.  [default: "
     "as many as fit]",
 )
-@click.option("--steps", type=Number(1), default=256, show_default=True)
+@click.option("--steps", type=Number(1), default=256, show_default=True, help="Decode steps.")
 @click.option(
     "--top-k",
     type=Number(1),
-    help="[default: that of the indexer, else a sixteenth of the prompt, at most 2048]",
+    help="Positions per step.  [default: that of the indexer, else a sixteenth of the prompt, at "
+    "most 2048]",
 )
 @layer_option
 @click.option(
@@ -56,7 +57,7 @@ from hisparse_sim.traces.terminal import note
 @click.option(
     "--sample", is_flag=True, help="Decode tokens sampled from the model instead of the text."
 )
-@click.option("--temperature", type=Real(0), default=1.0, show_default=True, help="With --sample.")
+@click.option("--temperature", type=Real(0), default=1.0, show_default=True, help="Of --sample.")
 @click.option(
     "--indexer",
     metavar="train|FILE",
@@ -82,6 +83,7 @@ from hisparse_sim.traces.terminal import note
     type=click.Choice(("bfloat16", "float16", "float32")),
     default="bfloat16",
     show_default=True,
+    help="Type of the weights.",
 )
 @click.option(
     "--device", help="cpu, cuda, ..., or auto for all GPUs.  [default: a GPU if there is one]"
@@ -106,7 +108,7 @@ def hf(
     quiet: bool,
     **options: Any,
 ) -> None:
-    """Capture from a model of the Hugging Face library, on this machine.
+    """Capture from a Hugging Face model on this machine.
 
     For DeepSeek-V3.2 and GLM-5 models, the positions are those that their indexers select. For
     other models they are the top-k of the attention (provenance `attention-oracle`), or those of an

@@ -38,7 +38,7 @@ from hisparse_sim.traces.terminal import note, wrote
     "layers",
     multiple=True,
     callback=several(int, distinct=False),
-    help="Numbers of the layers in the file, in its order.  [default: 0, 1, ...]",
+    help="Layer numbers of the file, in its order.  [default: 0, 1, ...]",
 )
 @click.option(
     "--first-position",
@@ -52,19 +52,19 @@ from hisparse_sim.traces.terminal import note, wrote
     default="token",
     show_default=True,
     help="Unit of positions in the file: token, or block4 (or another number) for blocks of 4 "
-    "tokens. Lengths (--prompt-len, --first-position, seq_len_current) are in tokens all the same.",
+    "tokens. Lengths (--prompt-len, --first-position, seq_len_current) stay in tokens.",
 )
 @provenance_option
 @quiet_option
 def convert(
     source: Path, form: str | None, output: Path, force: bool, quiet: bool, **options: Any
 ) -> None:
-    """Make a trace file from what an engine or a script saved, or from a trace file.
+    """Make a trace file from what an engine or a script saved, or rewrite a trace file.
 
     An .arrow file is larger than Parquet and read several times faster.
 
     \b
-    trace   a trace file (Parquet or Arrow), written again with its metadata
+    trace   a trace file (Parquet or Arrow), rewritten with its metadata
     sglang  answers of /generate with "return_indexer_topk": true (JSON or JSONL)
     vllm    answers with indexer_topk, base64 of a .npy file (JSON or JSONL)
     array   .npy, .npz or .pt of (steps, layers, top_k) positions, padded with -1
@@ -113,7 +113,7 @@ def export(
     quiet: bool,
     **selection: Any,
 ) -> None:
-    """Write a trace in the format of other simulators: one access per selected position.
+    """Write a trace in the format of other simulators, one access per selected position.
 
     To compare miss counts, choose one request and one layer: each (request, layer) has a cache of
     its own here.

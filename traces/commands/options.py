@@ -1,4 +1,4 @@
-"""Options that the commands of all rooms share, and the traces and files that they name.
+"""Options that the commands of all packages share, and the traces and files that they name.
 
 Data goes to stdout, notes and progress to stderr. Nothing here loads a heavy library.
 """
@@ -79,6 +79,14 @@ layer_option = click.option(
     callback=several(int),
     help="Only these layers, such as 4,9 or 0-5.",
 )
+start_option = click.option(
+    "--start",
+    type=click.Choice(["staged", "direct"]),
+    default="staged",
+    show_default=True,
+    help="staged: prefill on the same GPU; direct: prefill ran elsewhere, so the buffer starts "
+    "empty.",
+)
 selection_options = combined(
     click.option(
         "--request",
@@ -105,8 +113,8 @@ trace_output_option = click.option(
 config_option = click.option(
     "--config",
     type=click.Path(exists=True, path_type=Path),
-    help="config.json of the model, or its folder: gives --layers, --top-k, and which layers share "
-    "their positions.",
+    help="config.json of the model, or its folder: gives --layers, --top-k and the layers that "
+    "share positions.",
 )
 quiet_option = click.option("--quiet", is_flag=True, help="No progress and no notes on stderr.")
 force_option = click.option("--force", is_flag=True, help="Overwrite an existing trace file.")

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from hisparse_sim.traces.commands.options import combined
-from hisparse_sim.traces.commands.values import Number, several
+from hisparse_sim.traces.commands.values import Number, Seed, several
 
 prompt_options = combined(
     click.option(
@@ -31,11 +31,11 @@ prompt_options = combined(
         help="Only these lengths: short, medium, long.",
     ),
     click.option(
-        "--count", type=Number(1), help="How many; those of LongBench are drawn at random."
+        "--count", type=Number(1), help="Number of prompts; LongBench's are drawn at random."
     ),
     click.option(
         "--seed",
-        type=Number(0, 2**63 - 1),
+        type=Seed(0),
         default=0,
         show_default=True,
         help="Seed of that draw.",

@@ -14,7 +14,7 @@ from hisparse_sim.traces.commands.options import (
     refuse_replacing,
     trace_output_option,
 )
-from hisparse_sim.traces.commands.values import Name, Number, Real, refuse_without, several
+from hisparse_sim.traces.commands.values import Name, Number, Real, Seed, refuse_without, several
 from hisparse_sim.traces.file.metadata import MOST_QUERIES
 from hisparse_sim.traces.terminal import wrote
 
@@ -38,10 +38,10 @@ def _shapes() -> Iterable[str]:
 @click.option(
     "--fit",
     type=click.Path(path_type=Path),
-    help="A file that `observe --profile` wrote: the profile as it was fitted to the counters.",
+    help="A file that `observe --profile` wrote: the profile fitted to the counters.",
 )
 @click.option(
-    "--shape", type=Name(_shapes), help="An extreme pattern in place of a profile, for tests."
+    "--shape", type=Name(_shapes), help="An extreme pattern instead of a profile, for tests."
 )
 @trace_output_option
 @force_option
@@ -49,17 +49,17 @@ def _shapes() -> Iterable[str]:
 @click.option("--steps", type=Number(1), help="Decode steps.")
 @click.option("--top-k", type=Number(1), help="Positions per step: tokens, or blocks for qsa.")
 @layer_option
-@click.option("--requests", type=Number(1), help="[default: 1]")
-@click.option("--distinct", type=Number(1), help="Positions that a shape uses.")
+@click.option("--requests", type=Number(1), help="Requests to make.  [default: 1]")
+@click.option("--distinct", type=Number(1), help="Distinct positions that a shape uses.")
 @click.option(
     "--draft-tokens",
     type=Number(1, MOST_QUERIES),
-    help="Queries of a step, as in speculative decoding.  [default: 1]",
+    help="Queries per step, as in speculative decoding.  [default: 1]",
 )
 @click.option(
     "--accepted",
     type=Real(1, MOST_QUERIES),
-    help="With --draft-tokens: mean tokens accepted a step.  [default: all]",
+    help="With --draft-tokens: mean tokens accepted per step.  [default: all]",
 )
 @click.option(
     "--full-layers",
@@ -69,7 +69,7 @@ def _shapes() -> Iterable[str]:
     metavar="LAYERS",
     help="Layers with an index, such as 0-2,6,10; others repeat the one before.  [default: all]",
 )
-@click.option("--seed", type=Number(0, 2**63 - 1), help="[default: 0]")
+@click.option("--seed", type=Seed(0), help="[default: 0]")
 @quiet_option
 def synth(
     profile: str | None,
@@ -87,7 +87,7 @@ def synth(
     quiet: bool,
     **changes: Any,
 ) -> None:
-    """Make a synthetic trace: a fitted random model, or an extreme shape.
+    """Make a synthetic trace from a fitted random model, or an extreme shape.
 
     \b
     Profiles: glm-5.1, deepseek-v3.2, qsa.

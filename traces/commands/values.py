@@ -59,6 +59,7 @@ class Number(click.IntRange):
     """A whole number within bounds, as `whole` reads it; at most MOST_COUNT unless stated."""
 
     name = "number"
+    most = MOST_COUNT
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if isinstance(value, str):
@@ -66,13 +67,21 @@ class Number(click.IntRange):
                 value = whole(value)
             except ValueError as error:
                 self.fail(str(error), param, ctx)
-        if self.max is None and value > MOST_COUNT:
-            self.fail(f"{value} is above {MOST_COUNT}", param, ctx)
+        if self.max is None and value > self.most:
+            self.fail(f"{value} is above {self.most}", param, ctx)
         return super().convert(value, param, ctx)
+
+
+class Seed(Number):
+    """A number that seeds a generator: up to 64 bits with the sign."""
+
+    most = 2**63 - 1
 
 
 class Real(click.FloatRange):
     """A finite number within bounds; if not 0, it is at least 1e-9 and at most 1e18."""
+
+    name = "number"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         number = super().convert(value, param, ctx)

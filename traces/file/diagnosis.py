@@ -136,7 +136,7 @@ def _out_of_order(listed: Any, seq_len: Longs, row: int) -> str:
         return ""
     place = int(places[0])
     if newest[place] == query[row]:
-        return f": it and step {place} are exchanged, each lists what the other could"
+        return f": it and step {place} are swapped, each lists what the other could"
     if (np.sort(newest) == query).all():
         return f": it is the row of step {place}, and those of its layer are out of order"
     return ""

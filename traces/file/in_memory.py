@@ -101,7 +101,7 @@ def trace_from_frame(
     num_layers
         Layers of the model, where known.
     prompt_len
-        Tokens of the prompt: of all requests, or of each by its id; where not given, one less than
+        Tokens of the prompt: for all requests, or by request id; where not given, one less than
         the first seq_len.
     unit
         Unit of positions: token, or block4 (or another number) for a block of 4 tokens.
@@ -117,7 +117,7 @@ def trace_from_frame(
     try:
         table = pa.table(frame)
     except (pa.ArrowException, TypeError, ValueError) as error:
-        raise TraceError(f"{name} is no table of a trace: {error}") from error
+        raise TraceError(f"{name} is not the table of a trace: {error}") from error
     if provenance not in PROVENANCES:
         raise ValueError(
             f"unknown provenance {provenance!r}; choose one of {', '.join(PROVENANCES)}"
@@ -183,7 +183,7 @@ def trace_from_array(
     request
         Id of the request.
 
-    The others as in `trace_from_frame`, which says what is raised.
+    For the other arguments, and what is raised, see `trace_from_frame`.
     """
     rows = _per_layer(positions)
     steps = len(rows[0])

@@ -95,7 +95,7 @@ def _refuse_surrogates(found: dict[str, Any]) -> None:
             json.dumps([name, value], ensure_ascii=False).encode()
         except UnicodeEncodeError:
             raise TraceError(
-                f"its metadata gives {name!a} with a lone surrogate, which is no character"
+                f"its metadata gives {name!a} with a lone surrogate, which is not a character"
             ) from None
 
 

@@ -99,16 +99,18 @@ class _Notes:
                 f"request {request!r}, layer {layer}: steps or seq_len differ from its first layer"
             )
         if len(self.uneven) > 3:
-            found.append(f"the same holds for {len(self.uneven) - 3} further requests")
+            more = len(self.uneven) - 3
+            found.append(f"the same holds for {more} more request{'s' * (more > 1)}")
         missing = [request for request in trace.requests if request not in metadata.prompt_len]
         if missing:
             found.append(
                 f"no prompt_len for {len(missing)} of {len(trace.requests)} requests; the first "
-                f"seq_len - 1 is taken"
+                f"seq_len - 1 is assumed"
             )
         strangers = set(metadata.prompt_len) - set(trace.requests)
         if strangers:
-            found.append(f"prompt_len names {len(strangers)} requests that have no rows")
+            plural = "s that have" if len(strangers) > 1 else " that has"
+            found.append(f"prompt_len names {len(strangers)} request{plural} no rows")
         if not trace.has_digest:
             found.append(
                 "there is no digest (another program wrote the file, or an earlier release), so "

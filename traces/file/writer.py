@@ -49,7 +49,9 @@ class TraceWriter:
         self.path = path
         self.source = source or path
         if lz4 and not self._is_arrow:
-            raise ValueError(f"{path} is no {ARROW_SUFFIX} file: only these are compressed by lz4")
+            raise ValueError(
+                f"{path} is not an {ARROW_SUFFIX} file: only these can be compressed by lz4"
+            )
         self.metadata = metadata
         self._lz4 = lz4
         self._stack = ExitStack()
@@ -109,7 +111,7 @@ class TraceWriter:
         try:
             request.encode()
         except UnicodeEncodeError:
-            raise TraceError(f"{place}: a lone surrogate in the name is no character") from None
+            raise TraceError(f"{place}: a lone surrogate in the name is not a character") from None
         if self._last is not None and self._last[0] == request:
             if layer <= self._last[1]:
                 raise TraceError(f"{place}: layers must ascend, and {self._last[1]} came before")

@@ -33,7 +33,7 @@ def open_npy(path: Path, place: str) -> Any:
     with _reading(f"{place} cannot be read as .npy"):
         with path.open("rb") as file:
             if file.read(len(MAGIC_PREFIX)) != MAGIC_PREFIX:
-                raise TraceError(f"{place} is no .npy file")
+                raise TraceError(f"{place} is not a .npy file")
         return shaped(np.load(path, mmap_mode="r", allow_pickle=False), place)
 
 
@@ -164,7 +164,7 @@ def _doubts(path: Path, array: Any, prompt_len: int, tokens: int) -> tuple[str, 
             raise TraceError(
                 f"{path} begins with rows of the prompt ({sign.what}): give `first_position` "
                 f"{query}, and those before position {prompt_len} are left out, or "
-                f"`first_position` {prompt_len} if row 0 is the first decode step all the same"
+                f"`first_position` {prompt_len} if row 0 is the first decode step after all"
             )
         doubts[
             f"{path}: {sign.what}, and the prompt has {prompt_len} tokens: give `first_position` "

@@ -112,7 +112,7 @@ def _written_again(
 ) -> Metadata:
     for name, value in given.items():
         if value not in (None, "", TOKEN):
-            raise ValueError(f"`{name}` has no meaning for a trace file: it keeps its metadata")
+            raise ValueError(f"`{name}` does not apply to a trace file: it keeps its metadata")
     refuse_input(target, [source])
     refuse_unwritable(target)
     trace = open_trace(source, provenance)
@@ -127,7 +127,7 @@ def _written_again(
 def _refuse_meaningless(importer: Importer, options: dict[str, Any]) -> None:
     for name, why in importer.refuses.items():
         if options.get(name) is not None:
-            raise ValueError(f"`{name}` has no meaning for {importer.name}: {why}")
+            raise ValueError(f"`{name}` does not apply to {importer.name}: {why}")
 
 
 def _scratch_place(target: Path) -> Path | None:

@@ -52,7 +52,9 @@ def sign_of_prompt(
     rising = len(rows) >= ROWS_TRUSTED and tokens == 1 and bool((before == before[0]).all())
     if rising and before[0] < seq_len[0] - 2:
         return Sign(
-            False, f"the newest position of row 0 is {before[0]}, rising by 1 a row", int(before[0])
+            False,
+            f"the newest position of row 0 is {before[0]}, rising by 1 per row",
+            int(before[0]),
         )
     return None
 

@@ -68,7 +68,7 @@ def _first_position(answer: Any, choice: Any, given: int | None, place: str) -> 
     if said is None:
         return given or 0
     if type(said) is not int or not 0 <= said <= MOST_TOKENS:
-        raise TraceError(f"{place} has {_START} {str(said)[:40]!r}, which is no position")
+        raise TraceError(f"{place} has {_START} {str(said)[:40]!r}, which is not a position")
     if given not in (None, said):
         raise TraceError(f"{place} has {_START} {said}, not `first_position` {given}: leave it out")
     return said

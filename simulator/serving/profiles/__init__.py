@@ -142,7 +142,7 @@ def _profiles(document: Mapping[str, Any], file: str, section: str) -> dict[str,
         raise ProfileError(f"{file}: {section} must hold tables like [{section}.NAME]")
     for name in tables:
         if not name.isprintable():
-            raise ProfileError(f"{file}: {clipped(name)} is no line of text to call a profile by")
+            raise ProfileError(f"{file}: {clipped(name)} is not a one-line name for a profile")
     return {name: _profile(section, name, table, file) for name, table in tables.items()}
 
 

@@ -31,7 +31,7 @@ def profiles(
     such as `model` and `link` take), `figure`, `value`, `kind` (measured, published, modelled;
     missing for a name or a text) and `source`. Of an engine, the figures are what differs between
     releases. A step-time table is a row of its own, its value the number of points. `path`: a TOML
-    file with profiles of one's own, which win over shipped ones. `table` and `name` (or one of its
+    file with your own profiles, which override shipped ones. `table` and `name` (or one of its
     aliases) choose rows.
 
     Raises ProfileError if the file cannot be read, or for an unknown table or name.

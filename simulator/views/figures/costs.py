@@ -39,7 +39,7 @@ def latency(
     axes: "Axes | None" = None,
     style: str | None = None,
 ) -> "Axes":
-    """Draw the swap-in time of a layer: measured points, and predicted ones joined by lines.
+    """Draw the swap-in time of a layer: measured points, and modelled ones joined by lines.
 
     `points`: columns `batch, misses` (of each request) and `measured_us`, `predicted_us` or both;
     nan where there is none. Each batch has a colour and a marker."""
@@ -70,7 +70,7 @@ def latency(
         axes.set_xlabel("misses per request, layer and step")
         axes.set_ylabel("swap-in of one layer (µs)")
         from_zero(axes)
-        means = {"predicted_us": "lines: predicted", "measured_us": "points: measured"}
+        means = {"predicted_us": "lines: modelled", "measured_us": "points: measured"}
         titled(axes, "Time of a swap-in (" + ", ".join(means[kind] for kind in kinds) + ")")
         legend_beside(axes, "decoding together")
         put_origin(axes, provenance or origin(points))
@@ -92,7 +92,7 @@ def throughput(
         from_zero(axes)
         axes.set_xlabel("concurrent requests")
         axes.set_ylabel("output tokens per second")
-        titled(axes, "Throughput by concurrency (simulated)")
+        titled(axes, "Throughput by concurrency (modelled)")
         legend_beside(axes)
         put_origin(axes, origin(rows))
     return axes
@@ -157,7 +157,7 @@ def plan_pareto(
             )
         axes.set_xlabel("time per output token (ms)")
         axes.set_ylabel("output tokens per second")
-        titled(axes, "Plans: throughput against latency (simulated)")
+        titled(axes, "Plans: throughput against latency (modelled)")
         legend_beside(axes, f"area: host memory,\nup to {most:,.0f} GB")
         put_origin(axes, origin(candidates))
     return axes
@@ -203,7 +203,7 @@ def throughput_beside_published(
                 label=f"published ({name})",
             )
         axes.set_ylim(top=1.05 * max(axes.get_ylim()[1] / 1.05, published["tokens_per_s"].max()))
-        titled(axes, "GLM-5.1-FP8 on 8 x H200, 32k in, 8k out")
+        titled(axes, "GLM-5.1-FP8 on 8 x H200, 32k in, 8k out; lines are modelled")
         legend_beside(axes)
     return axes
 

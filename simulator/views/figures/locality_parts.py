@@ -27,7 +27,7 @@ def check_measure(rows: pd.DataFrame, measure: str, why_not: str) -> list[str]:
     """Return a sentence for every trace that has no such measure; ValueError if none has it."""
     if missing := set(_COLUMNS) - set(rows):
         raise ValueError(
-            f"these are no rows of hs.locality: they lack {', '.join(sorted(missing))}"
+            f"these are not rows of hs.locality: they lack {', '.join(sorted(missing))}"
         )
     known = _known(rows, measure)
     left_out = [f"{trace} {why_not}" for trace in rows["trace"].unique() if trace not in known]

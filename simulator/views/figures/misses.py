@@ -35,6 +35,7 @@ _MOST_SIZES = 12  # ticks of an axis of buffer sizes
 _MOST_LEVEL = 8  # labels under groups of dots; more are turned
 _LABEL_INCHES = 0.42  # of the figure, for a text at every dot
 _MOST_BANDS = 6  # more are all grey
+_MARKS = 8  # of a line
 
 
 def rolling_misses(
@@ -82,7 +83,16 @@ def rolling_misses(
                 )
                 for edge in ("p10", "p90"):
                     axes.plot(line["step"], line[edge], color=colour, linestyle=dash, linewidth=0.5)
-            axes.plot(line["step"], line[drawn], color=colour, linestyle=dash, label=name)
+            axes.plot(
+                line["step"],
+                line[drawn],
+                color=colour,
+                linestyle=dash,
+                label=name,
+                marker=look[policy].marker,
+                markevery=max(1, len(line) // _MARKS),
+                markersize=4,
+            )
         axes.set_xlabel("decode step")
         what = "swap-in, µs" if timed else "misses"
         axes.set_ylabel(f"{what} per step and layer\n(mean of the last {window} steps)")

@@ -113,7 +113,7 @@ def reuse_distance(
                         fontsize=7,
                         arrowprops={"arrowstyle": "-", "color": "0.6", "linewidth": 0.5},
                     )
-                label = "missed by an LRU buffer of so many slots"
+                label = "missed by an LRU buffer of this size"
             axes.plot(slots, line, color=look.colour, linestyle=look.dash, label=label)
             axes.plot(sizes, marks, look.marker, color=look.colour, markersize=4)
         if len(traces) == 1:

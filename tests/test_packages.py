@@ -1,4 +1,4 @@
-"""The rooms of the house: no import runs upwards or in a circle, commands hold no logic."""
+"""The packages: no import runs upwards, there are no import cycles, commands hold no logic."""
 
 import ast
 import re
@@ -16,8 +16,8 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = "hisparse_sim"
 TOPS = ("policies", "traces", "simulator", "gpu_replay")
 
-# What each room may import beside itself, from the bottom to the top. Files that lie directly in
-# `traces/` are the ground that its rooms stand on.
+# What each package may import besides itself, from the bottom to the top. Files that lie directly
+# in `traces/` are at the bottom: all its packages may import them.
 _FILE = {"traces", "traces/file"}
 _REPLAY = {*_FILE, "policies"}
 _SERVING = {*_REPLAY, "simulator/replay"}
@@ -35,7 +35,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "traces/capture": {*_FILE, "traces/importers"},
     "traces/commands": {
         *_FILE,
-        *(f"traces/{room}" for room in ("importers", "synth", "capture", "locality")),
+        *(f"traces/{package}" for package in ("importers", "synth", "capture", "locality")),
     },
     "simulator/replay": _REPLAY,
     "simulator/mrc": _SERVING,
@@ -123,14 +123,14 @@ def imports(module: str) -> tuple[Import, ...]:
     return tuple(found)
 
 
-def room(module: str) -> str:
+def package(module: str) -> str:
     """The folder of a module, two levels deep at most; "" for the package itself and its cli."""
     folders = modules()[module].parent.relative_to(ROOT).parts
     return "/".join(folders[:2])
 
 
-def test_every_folder_is_a_known_room() -> None:
-    folders = {room(name) for name in modules()} - {"", "simulator", "gpu_replay", "traces/data"}
+def test_every_folder_is_a_known_package() -> None:
+    folders = {package(name) for name in modules()} - {"", "simulator", "gpu_replay", "traces/data"}
     assert folders == set(MAY_IMPORT)
 
 
@@ -138,9 +138,9 @@ def test_no_import_runs_upwards() -> None:
     wrong = []
     for module, path in modules().items():
         for target, line, _ in imports(module):
-            if target not in modules() or room(module) == "":
+            if target not in modules() or package(module) == "":
                 continue
-            here, there = room(module), room(target)
+            here, there = package(module), package(target)
             passes_on = path.name == "__init__.py" and there.startswith(here + "/")
             if here == there or passes_on or there in MAY_IMPORT.get(here, set()):
                 continue
@@ -148,12 +148,12 @@ def test_no_import_runs_upwards() -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_the_rooms_are_in_an_order() -> None:
-    """The table above has no circle, so that no import among rooms can make one."""
+def test_the_packages_are_in_an_order() -> None:
+    """The table above has no cycle, so that no import among packages can make one."""
     TopologicalSorter(MAY_IMPORT).prepare()
 
 
-def test_no_module_imports_itself_by_a_detour() -> None:
+def test_there_are_no_import_cycles() -> None:
     graph = {
         module: {target for target, _, _ in imports(module) if target in modules()} - {module}
         for module in modules()
@@ -169,11 +169,12 @@ def test_commands_are_at_the_top_and_compute_nothing() -> None:
     the command line imports them."""
     wrong = []
     for module in modules():
-        within = room(module).endswith("/commands")
+        within = package(module).endswith("/commands")
         for target, line, for_types in imports(module):
             place = f"{modules()[module].relative_to(ROOT)}:{line}"
             if target in modules():
-                if room(target).endswith("/commands") and not within and module != f"{PACKAGE}.cli":
+                commands = package(target).endswith("/commands")
+                if commands and not within and module != f"{PACKAGE}.cli":
                     wrong.append(f"{place} imports the command line")
             elif within and not for_types and target not in {*sys.stdlib_module_names, "click"}:
                 wrong.append(f"{place} imports {target}: that is work for the library")
@@ -195,24 +196,24 @@ def test_a_long_file_says_why_it_is_one(module: str) -> None:
     )
 
 
-# --- the page Inside -----------------------------------------------------------------------------
+# --- the page Internals --------------------------------------------------------------------------
 
 
 def drawn() -> dict[str, int]:
-    """The rooms of the picture, by how far down they stand."""
-    text = (ROOT / "docs" / "rooms.svg").read_text(encoding="utf-8")
-    found = re.findall(r"data-room='([^']+)' data-level='(\d+)'", text)
+    """The packages of the picture, by how far down they stand."""
+    text = (ROOT / "docs" / "packages.svg").read_text(encoding="utf-8")
+    found = re.findall(r"data-package='([^']+)' data-level='(\d+)'", text)
     assert len(found) == len(dict(found))
     return {name: int(level) for name, level in found}
 
 
-def test_the_picture_shows_these_rooms_above_what_they_import() -> None:
+def test_the_picture_shows_these_packages_above_what_they_import() -> None:
     levels = drawn()
     assert set(levels) == set(MAY_IMPORT)
     for module in modules():
         for target, line, _ in imports(module):
-            if target in modules() and room(module) in levels and room(target) in levels:
-                here, there = room(module), room(target)
+            if target in modules() and package(module) in levels and package(target) in levels:
+                here, there = package(module), package(target)
                 passes_on = modules()[module].name == "__init__.py" and there.startswith(here)
                 options = here.endswith("/commands") and there.endswith("/commands")
                 assert here == there or passes_on or options or levels[here] < levels[there], (
@@ -221,16 +222,16 @@ def test_the_picture_shows_these_rooms_above_what_they_import() -> None:
 
 
 def test_the_picture_is_drawn_anew() -> None:
-    spec = spec_from_file_location("make_rooms", ROOT / "docs" / "make_rooms.py")
+    spec = spec_from_file_location("make_packages", ROOT / "docs" / "make_packages.py")
     assert spec is not None
     assert spec.loader is not None
     script = module_from_spec(spec)
     spec.loader.exec_module(script)
-    assert (ROOT / "docs" / "rooms.svg").read_text(encoding="utf-8") == script.picture()
+    assert (ROOT / "docs" / "packages.svg").read_text(encoding="utf-8") == script.picture()
 
 
 def test_the_page_names_files_that_are_there() -> None:
-    text = (ROOT / "docs" / "inside.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "internals.md").read_text(encoding="utf-8")
     for row in (line for line in text.splitlines() if line.startswith("|")):
         folders = [""]
         for name in re.findall(r"`([\w/.]+(?:\.py|\.toml|/))`", row):

@@ -1,14 +1,14 @@
-"""Draws rooms.svg, the picture of the page Inside: `python docs/make_rooms.py`.
+"""Draws packages.svg, the picture of the page Internals: `python docs/make_packages.py`.
 
-The table below places every room; tests/test_rooms.py checks that these are the folders, and that
-every import runs downwards in the picture."""
+The table below places every package; tests/test_packages.py checks that these are the folders, and
+that every import runs downwards in the picture."""
 
 from pathlib import Path
 from xml.sax.saxutils import escape
 
-# Room, column (in quarters of one of three), width in quarters, level from the top, what it holds,
-# and which step of the data's way it is.
-ROOMS = (
+# Package, column (in quarters of one of three), width in quarters, level from the top, what it
+# holds, and its place in the flow of data.
+PACKAGES = (
     ("traces/commands", 0, 4, 1, "trace info, convert, ...", 0),
     ("simulator/commands", 4, 4, 1, "sweep, curve, plan, ...", 0),
     ("gpu_replay/commands", 8, 4, 1, "gpu replay, bench, ...", 0),
@@ -21,12 +21,12 @@ ROOMS = (
     ("traces/capture", 0, 4, 4, "from engines and models", 0),
     ("simulator/replay", 4, 4, 5, "compiled loop, sweeps, rows", 3),
     ("gpu_replay/kernels", 8, 4, 4, "swap-in: the engine's, ours", 0),
-    ("traces/importers", 0, 1.4, 5, "of other tools", 0),
-    ("traces/synth", 1.4, 1.3, 5, "drawn, fitted", 0),
-    ("traces/locality", 2.7, 1.3, 5, "how local", 0),
+    ("traces/importers", 0, 1.4, 5, "other formats", 0),
+    ("traces/synth", 1.4, 1.3, 5, "synthetic", 0),
+    ("traces/locality", 2.7, 1.3, 5, "measures", 0),
     ("traces/file", 0, 4, 6, "read, check, write", 1),
     ("policies", 4, 4, 7, "which slot is evicted", 0),
-    ("traces", 0, 4, 7, "what all stand on: accesses, errors, files", 2),
+    ("traces", 0, 4, 7, "used by all: accesses, errors, files", 2),
 )
 LABELS = {"traces": "the files in traces/ itself", "policies": "policies/"}
 WAY = ("trace", "accesses", "replay", "rows", "cost", "view")
@@ -54,17 +54,18 @@ def picture() -> str:
         "fill='#EEEEEE'/>",
         text(2 * GAP, TOP + 23, "hisparse_sim, cli.py: names and commands, nothing else"),
         text(GAP, 30, "Imports run downwards only", 17, "font-weight='bold'"),
-        text(GAP, 52, "The numbers follow a trace from the file to the eye."),
+        text(GAP, 52, "The numbers follow a trace from the file to the figure."),
     ]
     for name, column in (("traces/", 0), ("simulator/", 4), ("gpu_replay/", 8)):
         parts.append(text(GAP + column * QUARTER + 6, TOP + 62, name, 15, "fill='#555555'"))
-    for room, column, wide, level, holds, step in ROOMS:
+    for package, column, wide, level, holds, step in PACKAGES:
         x, y = GAP + column * QUARTER, TOP + level * (HIGH + GAP) + 6
+        label = LABELS.get(package, package.split("/")[-1])
         parts.append(
-            f"<g data-room='{room}' data-level='{level}'>"
+            f"<g data-package='{package}' data-level='{level}'>"
             f"<rect x='{x + 2:g}' y='{y}' width='{wide * QUARTER - 4:g}' height='{HIGH}' rx='6' "
-            f"fill='{COLOURS[room.split('/')[0]]}'/>"
-            + text(x + 10, y + 23, LABELS.get(room, room.split("/")[-1]), 14, "font-weight='bold'")
+            f"fill='{COLOURS[package.split('/')[0]]}'/>"
+            + text(x + 10, y + 23, label, 14, "font-weight='bold'")
             + text(x + 10, y + 42, holds, 11)
             + "</g>"
         )
@@ -78,4 +79,4 @@ def picture() -> str:
 
 
 if __name__ == "__main__":
-    (Path(__file__).parent / "rooms.svg").write_text(picture(), encoding="utf-8")
+    (Path(__file__).parent / "packages.svg").write_text(picture(), encoding="utf-8")
