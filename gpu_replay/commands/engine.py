@@ -1,4 +1,4 @@
-"""`hisparse-sim engine`: parses, calls one function of this room, prints."""
+"""`hisparse-sim engine`: parses, calls one function of this package, prints."""
 
 import tempfile
 from pathlib import Path
