@@ -14,7 +14,7 @@ _TRACES = "hisparse_sim.traces.commands"
 _COMMANDS = {
     "budget": (f"{_SIMULATOR}.budget:budget", "Choose a buffer size per layer."),
     "curve": (
-        f"{_SIMULATOR}.sweep:curve",
+        f"{_SIMULATOR}.curve:curve",
         "Draw the misses of decode steps, or their time, as a rolling mean.",
     ),
     "engine": (
@@ -30,7 +30,7 @@ _COMMANDS = {
         "Compare the counters of a running vLLM with a simulation.",
     ),
     "plan": (
-        f"{_SIMULATOR}.deployment:plan",
+        f"{_SIMULATOR}.plan:plan",
         "Choose device_buffer_size and host_to_device_ratio.",
     ),
     "plot": (f"{_SIMULATOR}.plot:plot", "Draw a result as a figure, also for a paper."),
@@ -40,11 +40,11 @@ _COMMANDS = {
     ),
     "report": (f"{_SIMULATOR}.report:report", "Write one HTML page of results."),
     "reproduce": (
-        f"{_SIMULATOR}.deployment:reproduce",
+        f"{_SIMULATOR}.reproduce:reproduce",
         "Compare published figures with the model's.",
     ),
     "serve": (
-        f"{_SIMULATOR}.deployment:serve",
+        f"{_SIMULATOR}.serve:serve",
         "Simulate serving: throughput, latency, break-even.",
     ),
     "sweep": (f"{_SIMULATOR}.sweep:sweep", "Count the misses of policies at several buffer sizes."),

@@ -6,7 +6,15 @@ import click
 
 from hisparse_sim.simulator.commands.setting_options import POSITIVE
 from hisparse_sim.traces.commands.options import combined
-from hisparse_sim.traces.commands.values import Number, Real, Seed
+from hisparse_sim.traces.commands.values import Number, Real, RenamedChoice, Seed
+
+_FORMER_MODES = {"oracle": "zero-cost"}
+
+
+def mode_choice(*more: str) -> RenamedChoice:
+    """Return the ways in which swap-in and compute overlap, after `more`."""
+    return RenamedChoice([*more, "hisparse", "prefetch", "overlap", "zero-cost"], _FORMER_MODES)
+
 
 load_options = combined(
     click.option(

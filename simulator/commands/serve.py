@@ -1,0 +1,92 @@
+"""The command serve: parse, call one library function, print."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hisparse_sim.simulator.commands.answers import asked, check_load, say, write
+from hisparse_sim.simulator.commands.load_options import load_options, mode_choice, target_options
+from hisparse_sim.simulator.commands.setting_options import deployment_options, policy_option
+from hisparse_sim.traces.commands.options import counter, output_form, output_options
+from hisparse_sim.traces.commands.values import Number, RenamedChoices, several
+from hisparse_sim.traces.terminal import wrote
+
+_MODES = RenamedChoices(mode_choice("baseline"))
+
+
+@click.command()
+@deployment_options
+@click.option(
+    "--mode",
+    "modes",
+    multiple=True,
+    type=_MODES,
+    metavar=_MODES.metavar,
+    callback=_MODES.chosen,
+    help="Repeat, or separate by commas.  [default: baseline, hisparse, zero-cost]",
+)
+@click.option(
+    "--buffer", type=Number(1), default=4096, show_default=True, help="device_buffer_size."
+)
+@click.option("--ratio", type=Number(1), default=4, show_default=True, help="host_to_device_ratio.")
+@policy_option
+@click.option(
+    "--concurrency",
+    "concurrencies",
+    multiple=True,
+    callback=several(int),
+    help="Closed loop: concurrent requests over all instances; several values make a curve.  "
+    "[default: 256]",
+)
+@load_options
+@target_options
+@output_options
+def serve(
+    modes: tuple[str, ...],
+    concurrencies: tuple[int, ...] | None,
+    form: str | None,
+    output: Path | None,
+    **options: Any,
+) -> None:
+    """Simulate serving over time: throughput, latency, and where the time goes.
+
+    `plan` finds a buffer and a ratio. Modes: baseline keeps the whole KV cache on the GPU; hisparse
+    swaps in before every attention, as the engine does; prefetch and overlap hide copies behind
+    compute; zero-cost is the bound at which copies take no time.
+
+    \b
+    hisparse-sim serve --concurrency 8,16,32,64,128,256
+    hisparse-sim serve --mode hisparse --rate 0.2 --requests 500
+    hisparse-sim serve --disaggregated --prefill-instances 3 --max-ttft-s 60
+    """
+    from hisparse_sim.simulator.serving import asking
+    from hisparse_sim.simulator.views.plan_view import load_line, show_served
+    from hisparse_sim.simulator.views.progress import compiling
+
+    check_load(options, concurrencies)
+    form = output_form(form, output)
+    show = counter("requests served", options["quiet"])
+
+    def progress(_: str, done: int, of: int) -> None:
+        if show:
+            show(done, of)
+
+    with compiling(options["quiet"]):
+        served = asking.serve(
+            modes=modes, concurrencies=concurrencies, progress=progress, **asked(options)
+        )
+    if form != "table":
+        say(served.notes, options["quiet"])
+    if form == "table":
+        before = (
+            f"{load_line(served.setting, served.aim, instances=True)};"
+            f" B {options['buffer']:,}, ratio {options['ratio']}, {options['policy']}\n\n"
+        )
+        show_served(served.rows, before, served.setting, served.aim, served.notes, output)
+    else:
+        seed = options.pop("seed")
+        write(served.rows, served.origin, options, form, output, seed)
+    wrote(output, options["quiet"])
