@@ -327,7 +327,9 @@ def synth(tmp_path: Path, *options: str) -> Any:
 
 
 def test_synthetic_drafts_are_neighbouring_tokens_of_the_same_model(tmp_path: Path) -> None:
-    done, path = synth(tmp_path, "--layer", "3,9", "--draft-tokens", "3", "--accepted", "1.5")
+    done, path = synth(
+        tmp_path, "--layer", "3,9", "--draft-tokens", "3", "--acceptance-length", "1.5"
+    )
     assert done.exit_code == 0, done.output
     trace = open_trace(path)
     assert trace.metadata.draft_tokens == 3
@@ -356,8 +358,11 @@ def test_synthetic_layers_that_share_an_index(tmp_path: Path) -> None:
         (["--full-layers", "1,2"], "layer 0 must be one of full_layers"),
         (["--full-layers", "0,78"], "there is no layer 78"),
         (["--full-layers", "0", "--layer", "5"], "none of the layers asked for has an index"),
-        (["--draft-tokens", "2", "--accepted", "2.5"], "of 2 draft tokens 1 to 2 are accepted"),
-        (["--accepted", "2"], "--accepted"),
+        (
+            ["--draft-tokens", "2", "--acceptance-length", "2.5"],
+            "of 2 draft tokens 1 to 2 are accepted",
+        ),
+        (["--acceptance-length", "2"], "--acceptance-length"),
     ],
 )
 def test_synthetic_traces_that_cannot_be(tmp_path: Path, options: list[str], sentence: str) -> None:

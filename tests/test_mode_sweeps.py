@@ -28,18 +28,33 @@ GOLDEN: dict[str, tuple[int, int]] = {
     "vllm resident": (136686, 285627),
 }
 SETTINGS: dict[str, dict[str, Any]] = {
-    "sglang 4096": {"draft_tokens": 4, "accepted": 2.7, "buffers": 4096, "policies": "epoch-clock"},
+    "sglang 4096": {
+        "draft_tokens": 4,
+        "acceptance_length": 2.7,
+        "buffers": 4096,
+        "policies": "epoch-clock",
+    },
     "sglang 6144 direct": {
         "draft_tokens": 3,
-        "accepted": 2.2,
+        "acceptance_length": 2.2,
         "buffers": 6144,
         "policies": "epoch-clock",
         "start": "direct",
     },
-    "sglang 8192 lru": {"draft_tokens": 4, "accepted": 2.7, "buffers": 8192, "policies": "lru"},
+    "sglang 8192 lru": {
+        "draft_tokens": 4,
+        "acceptance_length": 2.7,
+        "buffers": 8192,
+        "policies": "lru",
+    },
     "sglang resident": {"resident_tokens": 4096, "buffers": 4096, "policies": "lru"},
     "vllm": {"engine": "vllm-0.33", "policies": "lru"},
-    "vllm drafts": {"engine": "vllm-0.33", "draft_tokens": 3, "accepted": 2.2, "policies": "lru"},
+    "vllm drafts": {
+        "engine": "vllm-0.33",
+        "draft_tokens": 3,
+        "acceptance_length": 2.2,
+        "policies": "lru",
+    },
     "vllm resident": {"engine": "vllm-0.33", "resident_tokens": 8192, "policies": "lru"},
 }
 

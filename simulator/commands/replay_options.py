@@ -80,7 +80,7 @@ mode_options = combined(
         "trace of one a step is regrouped.  [default: those of the trace]",
     ),
     click.option(
-        "--accepted",
+        "--acceptance-length",
         type=Real(1, MOST_QUERIES),
         help="With --draft-tokens: mean tokens accepted a step, of a trace that does not say it.  "
         "[default: all]",

@@ -27,7 +27,12 @@ COSTS = (  # options that say what costs are of
     "kv_dtype hardware layout mem_fraction_static device_pool_gib max_total_tokens host_gib"
     " host_memory_gib engine output_len"
 ).split()
-MODE = ("engine", "draft_tokens", "accepted", "resident_tokens")  # whose rules were replayed
+MODE = (
+    "engine",
+    "draft_tokens",
+    "acceptance_length",
+    "resident_tokens",
+)  # whose rules were replayed
 
 
 @click.command()
@@ -82,7 +87,7 @@ def sweep(
     hisparse-sim sweep trace.parquet --policy lru,arc --buffer 2048,4096,6144
     hisparse-sim sweep trace.parquet --per-layer -o rows.parquet
     hisparse-sim sweep --link h200-pcie5 --batch 16
-    hisparse-sim sweep --draft-tokens 4 --accepted 2.7 --buffer 8192
+    hisparse-sim sweep --draft-tokens 4 --acceptance-length 2.7 --buffer 8192
     hisparse-sim sweep --engine vllm-0.33 --resident-tokens 4096
     """
     from hisparse_sim.simulator.serving import sweeps

@@ -74,7 +74,7 @@ def simulated(observed: Observed, trace: Trace, setting: Setting) -> Simulated:
     drafts: dict[str, Any] = {}
     if trace.metadata.draft_tokens == 1 and observed.queries > 1:
         mean = float(np.clip(observed.accepted_per_step, 1, observed.queries))
-        drafts = {"draft_tokens": observed.queries, "accepted": mean}
+        drafts = {"draft_tokens": observed.queries, "acceptance_length": mean}
     rows = sweep(
         trace,
         "lru",

@@ -13,7 +13,7 @@ def replay_mode(
     engine: str,
     *,
     draft_tokens: int | None = None,
-    accepted: float | None = None,
+    acceptance_length: float | None = None,
     resident_tokens: int = 0,
     counted: bool = False,
     costs: bool = False,
@@ -27,7 +27,7 @@ def replay_mode(
         traces,
         load_engine(engine).rules,
         draft_tokens=draft_tokens,
-        accepted=accepted,
+        acceptance_length=acceptance_length,
         resident_tokens=resident_tokens,
     )
     if mode is not None and counted:

@@ -69,7 +69,7 @@ def sweep(
     kernel: str = "sglang",
     batch: int = 1,
     draft_tokens: int | None = None,
-    accepted: float | None = None,
+    acceptance_length: float | None = None,
     resident_tokens: int = 0,
     profiles: str | Path | None = None,
     jobs: int | None = None,
@@ -115,7 +115,7 @@ def sweep(
     draft_tokens
         Queries per step (with the engine's own draft), for a replay of speculative decoding; None:
         those of the trace. A trace of one query per step is regrouped, see `traces.drafts`.
-    accepted
+    acceptance_length
         Mean tokens accepted per step, for a trace that does not say it; None: all.
     resident_tokens
         Tokens of a request on the GPU beyond what the engine always keeps there: the newest, or by
@@ -136,7 +136,7 @@ def sweep(
         of,
         engine,
         draft_tokens=draft_tokens,
-        accepted=accepted,
+        acceptance_length=acceptance_length,
         resident_tokens=resident_tokens,
         counted=bool(counted),
         costs=bool(several(ratios) or link is not None),

@@ -57,7 +57,7 @@ def _shapes() -> Iterable[str]:
     help="Queries per step, as in speculative decoding.  [default: 1]",
 )
 @click.option(
-    "--accepted",
+    "--acceptance-length",
     type=Real(1, MOST_QUERIES),
     help="With --draft-tokens: mean tokens accepted per step.  [default: all]",
 )
@@ -81,7 +81,7 @@ def synth(
     requests: int | None,
     distinct: int | None,
     draft_tokens: int | None,
-    accepted: float | None,
+    acceptance_length: float | None,
     full_layers: tuple[int, ...] | None,
     seed: int | None,
     quiet: bool,
@@ -104,7 +104,7 @@ def synth(
     hisparse-sim trace synth --fit observed.json --layer 20,40 -o like-ours.parquet
     hisparse-sim trace synth --shape cyclic --top-k 64 --context 4096 --distinct 512 -o scan.parquet
     """
-    refuse_without("--draft-tokens", draft_tokens is not None, "--accepted")
+    refuse_without("--draft-tokens", draft_tokens is not None, "--acceptance-length")
     if [profile, shape, fit].count(None) != 2:
         raise click.UsageError("choose one of --profile, --fit and --shape")
     refuse_replacing(output, force)
@@ -129,7 +129,7 @@ def synth(
             requests=requests or 1,
             seed=seed or 0,
             draft_tokens=draft_tokens or 1,
-            accepted=accepted,
+            acceptance_length=acceptance_length,
             full_layers=full_layers or None,
             progress=counter("layers", quiet),
         )

@@ -188,21 +188,21 @@ def synthesize(
     requests: int = 1,
     seed: int = 0,
     draft_tokens: int = 1,
-    accepted: float | None = None,
+    acceptance_length: float | None = None,
     full_layers: Collection[int] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> None:
     """Write a synthetic trace, layer by layer; `progress(done, all)` is called after each.
 
-    With `draft_tokens` above 1 the steps of the profile are verify steps of so many queries, that
-    accept `accepted` tokens on average, see `traces.drafts`. With `full_layers` these have an
-    index, and the others repeat the one before them: of those there are no rows.
+    With `draft_tokens` above 1 the steps of the profile are verify steps of this many queries,
+    which accept `acceptance_length` tokens on average, see `traces.drafts`. With `full_layers`
+    these have an index, and the others repeat the one before them: of those there are no rows.
 
     Raises TraceError for an impossible shape or layer, or if the file cannot be written; ValueError
     for impossible drafts.
     """
     _check(profile)
-    mean = float(draft_tokens if accepted is None else accepted)
+    mean = float(draft_tokens if acceptance_length is None else acceptance_length)
     check_accepted(mean, draft_tokens)
     tokens = int((profile.steps - 1) * mean + 1e-9) + draft_tokens
     drawn = profile if draft_tokens == 1 else replace(profile, steps=tokens)

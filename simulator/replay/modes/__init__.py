@@ -34,13 +34,13 @@ class Mode:
 
     rules: Rules
     draft_tokens: int | None = None  # queries of a step; None: those of each trace
-    accepted: float | None = None  # mean tokens a step, of traces with one query a step
+    acceptance_length: float | None = None  # mean tokens a step, of traces with one query a step
     resident_tokens: int = 0  # of a request, beyond what the engine always keeps on the GPU
 
     @property
     def key(self) -> str:
         """What finished work under these rules is found by, as long as the rules are these."""
-        setting = (self.draft_tokens, self.accepted, self.resident_tokens)
+        setting = (self.draft_tokens, self.acceptance_length, self.resident_tokens)
         return f"{self.rules.name} {setting} {STAMP}"
 
     def queries(self, trace: Trace) -> int:
@@ -54,7 +54,7 @@ class Mode:
         if queries > 1:
             parts.append(f"{queries} draft tokens")
         if queries > 1 and trace.metadata.draft_tokens == 1:
-            parts.append(f"{self.accepted or queries:g} accepted")
+            parts.append(f"{self.acceptance_length or queries:g} accepted")
         if self.resident_tokens:
             parts.append(f"{self.resident_tokens} resident tokens")
         return ", ".join(parts)
@@ -79,7 +79,7 @@ class Mode:
     def steps(self, trace: Trace, demand: Demand) -> Demand:
         """Return the demand with the queries of its steps."""
         if demand.query is None and self.queries(trace) > 1:
-            return drafted(demand, self.queries(trace), self.accepted)
+            return drafted(demand, self.queries(trace), self.acceptance_length)
         return demand
 
     def replay(
@@ -125,7 +125,7 @@ def mode_of(
     rules: str = SGLANG.name,
     *,
     draft_tokens: int | None = None,
-    accepted: float | None = None,
+    acceptance_length: float | None = None,
     resident_tokens: int = 0,
 ) -> Mode | None:
     """Return the mode that these rules and settings take, or None for the plain replay.
@@ -145,12 +145,14 @@ def mode_of(
                 f"{trace.path} has {own} draft tokens a step, not {draft_tokens}: leave"
                 f" `draft_tokens` out"
             )
-        if own > 1 and accepted is not None:
-            raise ValueError(f"{trace.path} says itself what was accepted: leave `accepted` out")
-    if accepted is not None:
+        if own > 1 and acceptance_length is not None:
+            raise ValueError(
+                f"{trace.path} says itself what was accepted: leave `acceptance_length` out"
+            )
+    if acceptance_length is not None:
         if draft_tokens in (None, 1):
-            raise ValueError("`accepted` is of draft tokens: give `draft_tokens`, too")
-        check_accepted(accepted, draft_tokens or 1)
-    mode = Mode(RULES[rules], draft_tokens, accepted, resident_tokens)
+            raise ValueError("`acceptance_length` is of draft tokens: give `draft_tokens`, too")
+        check_accepted(acceptance_length, draft_tokens or 1)
+    mode = Mode(RULES[rules], draft_tokens, acceptance_length, resident_tokens)
     plain = rules == SGLANG.name and not resident_tokens
     return None if plain and all(mode.queries(trace) == 1 for trace in traces) else mode
