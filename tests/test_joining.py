@@ -259,8 +259,8 @@ def test_starts_stay_apart(folder: Folder) -> None:
         figures.policy_dots(both)
     axes: Any = figures.miss_ratio(both)
     assert {line.get_label(): line.get_ydata().tolist() for line in axes.lines} == {
-        "lru, t, staged start": [25.0],
-        "lru, t, direct start": [100 * 14 / 32],
+        "LRU, t, staged start": [25.0],
+        "LRU, t, direct start": [100 * 14 / 32],
     }
 
 

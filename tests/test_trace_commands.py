@@ -147,7 +147,7 @@ def test_mistakes(
         ("p.jsonl", b'\n{"text": 3}', "line 2 has no text"),
         ("p.jsonl", b"\n", "holds no prompts"),
         ("p.txt", b" ", "is empty"),
-        ("p.txt", b"\xff", "no UTF-8"),
+        ("p.txt", b"\xff", "is not UTF-8"),
     ],
 )
 def test_spoilt_prompts(tmp_path: Path, name: str, content: bytes, reason: str) -> None:
