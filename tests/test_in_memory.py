@@ -223,3 +223,18 @@ def test_saved_and_sent_to_another_process(tmp_path: Path) -> None:
     assert equal(opened, held)
     assert opened.metadata == held.metadata
     assert equal(pickle.loads(pickle.dumps(held)), held)
+
+
+def test_a_trace_keeps_its_rows_when_their_memory_is_filled_again() -> None:
+    rows = np.sort(np.stack([np.random.default_rng(s).permutation(60)[:4] for s in range(30)]))
+    buffer = rows.astype(np.int32)
+    shared = pa.FixedSizeListArray.from_arrays(pa.array(buffer.reshape(-1)), 4)
+    columns = {"request": ["a"] * 30, "layer": [0] * 30, "step": range(30)}
+    lengths = {"seq_len": range(61, 91), "positions": shared}
+    held = [
+        trace_from_array(buffer, prompt_len=60),
+        trace_from_frame(pa.table({**columns, **lengths})),
+    ]
+    buffer[:] = range(4)
+    for trace in held:
+        assert np.array_equal(trace.read(trace.parts[0]).positions, rows.reshape(-1))

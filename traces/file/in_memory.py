@@ -91,7 +91,7 @@ def trace_from_frame(
         A pandas or polars DataFrame or an Arrow table with the columns of a trace file: `request,
         layer, step, seq_len, positions`, perhaps `scores, next_positions, row`; a row per request,
         layer and decode step, grouped by request, then sorted by layer, then by step. `positions`
-        holds a list or an array of numbers.
+        holds a list or an array of numbers. The trace keeps a copy.
     provenance
         Origin of the positions, one of `PROVENANCES`; synthetic if not given.
     model
@@ -115,7 +115,7 @@ def trace_from_frame(
     ValueError for an argument that no trace can have.
     """
     try:
-        table = pa.table(frame)
+        table = _copied(pa.table(frame))
     except (pa.ArrowException, TypeError, ValueError) as error:
         raise TraceError(f"{name} is not the table of a trace: {error}") from error
     if provenance not in PROVENANCES:
@@ -217,6 +217,15 @@ def trace_from_array(
         unit=unit,
         name=name,
     )
+
+
+def _copied(table: pa.Table) -> pa.Table:
+    """Return the table in memory of its own: Arrow shares that of NumPy arrays, which their owner
+    may fill again."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as stream:
+        stream.write_table(table)
+    return pa.ipc.open_stream(sink.getvalue()).read_all()
 
 
 def _per_layer(positions: Any) -> list[pa.Array]:
