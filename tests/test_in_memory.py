@@ -238,3 +238,12 @@ def test_a_trace_keeps_its_rows_when_their_memory_is_filled_again() -> None:
     buffer[:] = range(4)
     for trace in held:
         assert np.array_equal(trace.read(trace.parts[0]).positions, rows.reshape(-1))
+
+
+def test_a_mask_is_refused_rather_than_ignored() -> None:
+    rows = np.arange(8, dtype=np.int32).reshape(2, 4)
+    masked = np.ma.array(rows, mask=rows % 2 == 0)
+    with pytest.raises(ValueError, match=r"masked array: give positions\.filled\(-1\)"):
+        trace_from_array(masked, prompt_len=20)
+    held = trace_from_array(masked.filled(-1), prompt_len=20)
+    assert held.read(held.parts[0]).positions.tolist() == [1, 3, 5, 7]

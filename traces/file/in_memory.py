@@ -230,6 +230,8 @@ def _copied(table: pa.Table) -> pa.Table:
 
 def _per_layer(positions: Any) -> list[pa.Array]:
     """Return one array of lists per layer, a list per step."""
+    if np.ma.isMaskedArray(positions):
+        raise ValueError("positions is a masked array: give positions.filled(-1), -1 being padding")
     try:
         array = np.asarray(positions)
     except ValueError:  # lists of different lengths
