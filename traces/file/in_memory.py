@@ -5,7 +5,7 @@ They are read like files, part by part, and checked by the same code.
 
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from hisparse_sim.traces.arguments import whole_number, whole_numbers
 from hisparse_sim.traces.errors import TraceError
 from hisparse_sim.traces.file.columns import QUERY, REQUIRED, present, wrong_column
 from hisparse_sim.traces.file.metadata import PROVENANCES, Metadata
@@ -122,13 +123,15 @@ def trace_from_frame(
         raise ValueError(
             f"unknown provenance {provenance!r}; choose one of {', '.join(PROVENANCES)}"
         )
-    if top_k is not None and top_k < 1:
-        raise ValueError(f"top_k is {top_k}, expected a whole number of at least 1")
+    if top_k is not None:
+        top_k = whole_number("top_k", top_k, 1)
+    if num_layers is not None:
+        num_layers = whole_number("num_layers", num_layers, 1)
     wrong = wrong_column(table.schema, (*REQUIRED, QUERY) if draft_tokens > 1 else REQUIRED)
     if wrong:
         raise TraceError(f"{name} {wrong}")
     parts = find_parts(Path(name), table.select(["request", "layer"]).to_batches())
-    if isinstance(prompt_len, int):
+    if prompt_len is not None and not isinstance(prompt_len, Mapping):
         prompt_len = {part.request: prompt_len for part in parts}
     metadata = Metadata(
         model,
@@ -137,7 +140,9 @@ def trace_from_frame(
         num_layers,
         unit=unit,
         draft_tokens=draft_tokens,
-        prompt_len=dict(prompt_len or {}),
+        prompt_len={
+            of: whole_number("prompt_len", tokens) for of, tokens in (prompt_len or {}).items()
+        },
     )
     metadata = completed(Path(name), metadata, parts, TableRows(table))
     try:
@@ -187,6 +192,12 @@ def trace_from_array(
     """
     rows = _per_layer(positions)
     steps = len(rows[0])
+    if prompt_len is not None:
+        prompt_len = whole_number("prompt_len", prompt_len)
+    try:
+        request.encode()
+    except (AttributeError, UnicodeEncodeError):
+        raise ValueError(f"request must be a text of characters, not {request!a}") from None
     if prompt_len is None and seq_len is None:
         raise ValueError("give prompt_len (tokens of the prompt) or seq_len (tokens at every step)")
     if seq_len is None:
@@ -195,7 +206,9 @@ def trace_from_array(
         tokens = np.asarray(seq_len)
     if tokens.shape != (steps,):
         raise ValueError(f"seq_len has the shape {tokens.shape}, expected ({steps},): one per step")
-    numbers = range(len(rows)) if layers is None else layers
+    if isinstance(layers, Set):
+        raise ValueError("layers is a set, which has no order: give a list")
+    numbers = range(len(rows)) if layers is None else whole_numbers("layers", layers)
     if len(numbers) != len(rows):
         raise ValueError(f"layers names {len(numbers)}, but positions has {len(rows)} layers")
     table = pa.table(
@@ -242,6 +255,7 @@ def _per_layer(positions: Any) -> list[pa.Array]:
     else:
         if array.ndim == 2:
             array = array[:, None, :]
+        array = array.astype(array.dtype.newbyteorder("="), copy=False)  # Arrow takes no other
         if array.ndim == 3 and array.dtype.kind in "iu" and 0 not in array.shape:
             return [
                 pa.FixedSizeListArray.from_arrays(
