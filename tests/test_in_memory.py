@@ -289,3 +289,10 @@ def test_steps_that_are_no_range(steps: Any) -> None:
     for run in (hs.replay, hs.sweep):
         with pytest.raises(ValueError, match=r"^steps must be "):
             run(held, "lru", 8, steps=steps)
+
+
+def test_layers_that_do_not_agree_are_doubted() -> None:
+    """Layer 1 is as if of another request: its seq_len is 500 more, or half of it is missing."""
+    for other in (drift(layer=1, first_seq_len=564), drift(layer=1, steps=20)):
+        with pytest.warns(UserWarning, match="^mine: request 'a', layer 1: steps or seq_len diff"):
+            trace_from_frame(table([drift(), other]), name="mine")

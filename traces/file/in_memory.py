@@ -5,6 +5,7 @@ They are read like files, part by part, and checked by the same code.
 
 import hashlib
 import os
+import warnings
 from collections.abc import Mapping, Sequence, Set
 from functools import cached_property
 from pathlib import Path
@@ -15,6 +16,7 @@ import pyarrow as pa
 
 from hisparse_sim.traces.arguments import whole_number, whole_numbers
 from hisparse_sim.traces.errors import TraceError
+from hisparse_sim.traces.file.agreement import Agreement
 from hisparse_sim.traces.file.columns import QUERY, REQUIRED, present, wrong_column
 from hisparse_sim.traces.file.metadata import PROVENANCES, Metadata
 from hisparse_sim.traces.file.opening import completed
@@ -112,6 +114,7 @@ def trace_from_frame(
     name
         Name of the trace in results.
 
+    Warns if the layers of a request do not agree with each other, as in their seq_len.
     Raises TraceError naming request, layer and step if a rule of the trace file is broken;
     ValueError for an argument that no trace can have.
     """
@@ -152,8 +155,11 @@ def trace_from_frame(
     if not can_be_replayed(unit):
         raise TraceError(f"{name} counts positions in {unit}, which is not supported yet")
     trace = TraceInMemory(name, metadata, parts, table)
+    agreement = Agreement(metadata.layer_types)
     for part in parts:  # every rule is checked now, not only when a part is replayed
-        trace.read(part, trace.optional)
+        agreement.add(trace.read(part, trace.optional))
+    for doubt in agreement.sentences():
+        warnings.warn(f"{name}: {doubt}", stacklevel=2)
     return trace
 
 
