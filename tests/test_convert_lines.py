@@ -173,3 +173,13 @@ def test_the_whole_file_is_refused_for_one_request(tmp_path: Path) -> None:
     source.write_text(good + "\n" + bad)
     with pytest.raises(TraceError, match="request 'b', layer 0 begins with rows of the prompt"):
         convert(source, tmp_path / "o.parquet", provenance="synthetic")
+
+
+def test_layers_of_different_lengths_are_doubted(tmp_path: Path) -> None:
+    source = lines(tmp_path, with_newest(12, 40), 40)
+    rows = [json.loads(line) for line in source.read_text().splitlines()]
+    for row in rows:
+        row["seq_len_current"] += 500 * (row["layer_id"] == 1 and row["step_idx"] > 5)
+    source.write_text("\n".join(map(json.dumps, rows)))
+    doubts = converted(tmp_path, source, prompt_len=40)
+    assert f"{source}: request 'a', layer 1: steps or seq_len differ from its first layer" in doubts

@@ -260,7 +260,7 @@ def test_figures_for_a_paper(style: str, width: float, swept: hs.Sweep, tmp_path
 
 def test_files_say_where_their_data_are_from(swept: hs.Sweep, tmp_path: Path) -> None:
     for suffix in ("svg", "png", "pdf"):
-        figures.save(figures.miss_ratio(swept.rows), tmp_path / f"figure.{suffix}")
+        figures.save(figures.miss_ratio(swept.rows), str(tmp_path / f"figure.{suffix}"))
         text = (tmp_path / f"figure.{suffix}").read_bytes()
         assert b"synthetic trace t" in text
         assert b"hisparse-sim " + version("hisparse-sim").encode() in text

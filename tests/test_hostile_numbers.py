@@ -2,7 +2,7 @@
 
 import inspect
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import click
 import pytest
@@ -124,3 +124,28 @@ def test_functions(name: str, value: float) -> None:
     call = hs.plan if name in targets else hs.serve
     with pytest.raises(ValueError, match=r"."):
         call(**{name: value})
+
+
+@pytest.mark.parametrize(
+    ("call", "name", "value"),
+    [
+        *((hs.serve, "max_total_tokens", each) for each in (math.nan, 1.5, 0, True)),
+        *((hs.serve, "chunked_prefill_size", each) for each in (math.nan, 1.5, 0, -1)),
+        *((hs.serve, name, "no") for name in ("disaggregated", "early_stops", "no_prefix_cache")),
+        *((hs.serve, name, 1.5) for name in ("prompt", "output_len", "max_running_requests")),
+        *((hs.serve, name, 1.5) for name in ("prefill_instances", "seed", "requests", "ratio")),
+        (hs.serve, "concurrency", 2.5),
+        (hs.serve, "buffer", math.nan),
+        (hs.plan, "concurrency", 2.5),
+        (hs.plan, "concurrency", 0),
+        (hs.plan, "buffers", [math.nan]),
+        (hs.plan, "ratios", [2.5]),
+        (hs.plan, "candidates", "no"),
+    ],
+)
+def test_counts_are_whole_and_switches_on_or_off(
+    call: Callable[..., object], name: str, value: object
+) -> None:
+    given = {"concurrencies" if (call, name) == (hs.serve, "concurrency") else name: value}
+    with pytest.raises(ValueError, match=f"^{name} must be "):
+        call(**given)

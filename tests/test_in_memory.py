@@ -1,6 +1,7 @@
 """Traces in memory: what holds for a file holds for them."""
 
 import pickle
+import re
 from pathlib import Path
 from typing import Any
 
@@ -148,7 +149,7 @@ def test_columns(tmp_path: Path, column: str) -> None:
     [
         ({"prompt_len": 3}, "step 0: position 9 is outside [0, seq_len = 4)"),
         ({"prompt_len": 9, "provenance": "guessed"}, "unknown provenance 'guessed'; choose one"),
-        ({"prompt_len": 9, "top_k": 0}, "top_k is 0, expected a whole number of at least 1"),
+        ({"prompt_len": 9, "top_k": 0}, "top_k must be at least 1, not 0"),
         ({"prompt_len": 9, "top_k": 1}, "the row lists 2 positions, but top_k is 1"),
         ({"prompt_len": 9, "unit": "c4"}, "counts positions in c4, which is not supported yet"),
         ({"prompt_len": 9, "unit": "page"}, 'gives unit as "page", expected one of token, block4'),
@@ -223,3 +224,75 @@ def test_saved_and_sent_to_another_process(tmp_path: Path) -> None:
     assert equal(opened, held)
     assert opened.metadata == held.metadata
     assert equal(pickle.loads(pickle.dumps(held)), held)
+
+
+def test_a_trace_keeps_its_rows_when_their_memory_is_filled_again() -> None:
+    rows = np.sort(np.stack([np.random.default_rng(s).permutation(60)[:4] for s in range(30)]))
+    buffer = rows.astype(np.int32)
+    shared = pa.FixedSizeListArray.from_arrays(pa.array(buffer.reshape(-1)), 4)
+    columns = {"request": ["a"] * 30, "layer": [0] * 30, "step": range(30)}
+    lengths = {"seq_len": range(61, 91), "positions": shared}
+    held = [
+        trace_from_array(buffer, prompt_len=60),
+        trace_from_frame(pa.table({**columns, **lengths})),
+    ]
+    buffer[:] = range(4)
+    for trace in held:
+        assert np.array_equal(trace.read(trace.parts[0]).positions, rows.reshape(-1))
+
+
+def test_a_mask_is_refused_rather_than_ignored() -> None:
+    rows = np.arange(8, dtype=np.int32).reshape(2, 4)
+    masked = np.ma.array(rows, mask=rows % 2 == 0)
+    with pytest.raises(ValueError, match=r"masked array: give positions\.filled\(-1\)"):
+        trace_from_array(masked, prompt_len=20)
+    held = trace_from_array(masked.filled(-1), prompt_len=20)
+    assert held.read(held.parts[0]).positions.tolist() == [1, 3, 5, 7]
+
+
+def test_numbers_of_numpy_are_taken_like_those_of_python() -> None:
+    rows = np.arange(8).reshape(2, 4)
+    plain = trace_from_array(rows, prompt_len=20, top_k=4, num_layers=3, layers=[2])
+    of_numpy = trace_from_array(
+        rows.astype(">i4"),
+        prompt_len=np.int64(20),  # type: ignore[arg-type]
+        top_k=np.int32(4),  # type: ignore[arg-type]
+        num_layers=np.int64(3),  # type: ignore[arg-type]
+        layers=np.array([2]),  # type: ignore[arg-type]
+    )
+    assert equal(plain, of_numpy)
+    assert plain.metadata == of_numpy.metadata
+    assert hs.replay(plain, "lru", 8, layers=np.int64(2)).misses.tolist() == [0, 0]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        ({"prompt_len": 2.5}, "prompt_len must be a whole number, not 2.5"),
+        ({"prompt_len": True}, "prompt_len must be a whole number, not True"),
+        ({"top_k": "4"}, "top_k must be a whole number, not '4'"),
+        ({"num_layers": 1.5}, "num_layers must be a whole number, not 1.5"),
+        ({"layers": [0.5]}, "layers must be a whole number, not 0.5"),
+        ({"request": "\ud800"}, r"request must be a text of characters, not '\ud800'"),
+        ({"layers": {5}}, "layers is a set, which has no order: give a list"),
+        ({"request": 5}, "request must be a text of characters, not 5"),
+    ],
+)
+def test_wrong_arguments_end_in_a_sentence(wrong: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ValueError, match=rf"^{re.escape(sentence)}$"):
+        trace_from_array(np.arange(8).reshape(2, 4), **{"prompt_len": 20, **wrong})
+
+
+@pytest.mark.parametrize("steps", [(5,), 5, (0, 1, 2), (0.5, 2), "ab"])
+def test_steps_that_are_no_range(steps: Any) -> None:
+    held = trace_from_array(np.arange(8).reshape(2, 4), prompt_len=20)
+    for run in (hs.replay, hs.sweep):
+        with pytest.raises(ValueError, match=r"^steps must be "):
+            run(held, "lru", 8, steps=steps)
+
+
+def test_layers_that_do_not_agree_are_doubted() -> None:
+    """Layer 1 is as if of another request: its seq_len is 500 more, or half of it is missing."""
+    for other in (drift(layer=1, first_seq_len=564), drift(layer=1, steps=20)):
+        with pytest.warns(UserWarning, match="^mine: request 'a', layer 1: steps or seq_len diff"):
+            trace_from_frame(table([drift(), other]), name="mine")

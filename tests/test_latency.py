@@ -2,11 +2,13 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
+import hisparse_sim as hs
 from hisparse_sim.gpu_replay.bench.calibrate import (
     calibrate_from,
     fit_profile,
@@ -226,3 +228,29 @@ def test_shipped_points_are_those_measured() -> None:
     rows = pd.DataFrame(read_rows(RESULTS / "swap-in-h200.json"))
     assert len(shipped) == len(rows) == 120
     pd.testing.assert_frame_equal(shipped, rows[list(shipped)], atol=0.001, check_dtype=False)
+
+
+@pytest.mark.parametrize("name", ["batch", "misses", "buffer", "entry_bytes", "peak"])
+@pytest.mark.parametrize("wrong", [float("nan"), None, -1.0, float("inf"), [1.0, -1.0]])
+def test_a_count_that_is_none_is_refused(name: str, wrong: Any) -> None:
+    """NaN, None and negative misses would cost nothing, like no misses."""
+    if name == "peak" and wrong is None:
+        return  # as many as `misses`
+    given: dict[str, Any] = {"batch": 1, "misses": 5, "buffer": 64, "entry_bytes": 1152}
+    with pytest.raises(ValueError, match=f"^{name} must be finite and at least 0, not "):
+        swap_in_us(PLAIN, "sglang", **{**given, name: wrong})
+
+
+@pytest.mark.parametrize("batch", [-100, 0, float("nan"), 2.5, True])
+def test_a_sweep_refuses_a_batch_of_no_requests(batch: Any) -> None:
+    held = hs.trace_from_array(np.arange(8).reshape(2, 4), prompt_len=20)
+    with pytest.raises(ValueError, match=r"^batch must be "):
+        hs.sweep(held, "lru", 8, link="h200-pcie5", batch=batch)
+
+
+@pytest.mark.parametrize("seed", [1.5, None, "1"])
+def test_a_sweep_refuses_a_seed_that_is_no_number(seed: Any) -> None:
+    held = hs.trace_from_array(np.arange(8).reshape(2, 4), prompt_len=20)
+    for run in (hs.sweep, hs.replay):
+        with pytest.raises(ValueError, match=r"^seed must be a whole number, not "):
+            run(held, "random", 8, seed=seed)

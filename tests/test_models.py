@@ -125,6 +125,8 @@ def test_users_add_their_own(tmp_path: Path) -> None:
         (("layers = 3\n", ""), "lacks the figure layers"),
         (('kind = "modelled"', 'kind = "guessed"'), "measured, published, modelled"),
         (('source = "made for a test"', ""), "without a source"),
+        (("experts = 4", "experts = 1"), "experts_per_token must be at most its experts"),
+        (("weight_bytes = 2", "weight_bytes = 1e-320"), "weight_bytes must be a number above"),
         (('"FSF"', '"SSF"'), "layer_pattern must be 3 letters"),
         (("top_k = 16", 'top_k = "many"'), "top_k must be a number"),
         (("[models.tiny]", "[models.tiny"), "not valid TOML"),

@@ -4,11 +4,13 @@ import csv
 import json
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 from click.testing import CliRunner
 from make_traces import drift, metadata, write
 
+import hisparse_sim as hs
 from hisparse_sim.cli import cli
 from hisparse_sim.simulator.views.tables import write_rows
 from hisparse_sim.traces import open_trace
@@ -69,3 +71,20 @@ def test_csv_with_a_carriage_return_in_a_name(tmp_path: Path) -> None:
         read = list(csv.DictReader(file))
     assert [row["request"] or None for row in read] == names
     assert [row["excess_over_min"] for row in read] == ["0.5", "", "1.0", "2.0", "3.0"]
+
+
+def test_a_mask_of_layers_is_refused(tmp_path: Path) -> None:
+    """True and False would select layers 1 and 0."""
+    layers = [drift(layer=number) for number in range(3)]
+    trace = open_trace(write(tmp_path / "t.parquet", layers, metadata()))
+    mask = np.array([True, False, True])
+    for refuse in (
+        lambda: trace.select(layers=mask),  # type: ignore[arg-type]
+        lambda: trace.select(layers=True),
+        lambda: hs.sweep(trace, "lru", 16, layers=mask),  # type: ignore[arg-type]
+        lambda: hs.mrc(trace, "lru", layers=mask),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(ValueError, match="layers must be a whole number, not "):
+            refuse()
+    assert [part.layer for part in trace.select(layers=np.flatnonzero(mask))] == [0, 2]
+    assert [part.layer for part in trace.select(layers=np.int64(1))] == [1]

@@ -33,6 +33,23 @@ def test_a_shipped_table_comes_first() -> None:
     assert steps_for(GLM, H200, "dp8-tp8", "fp8-raw").kv_dtype == "fp8"
 
 
+def test_a_model_without_experts_has_a_roofline() -> None:
+    dense = replace(GLM, experts=0, experts_per_token=0)
+    [few, many] = [Roofline(model, H200, DP8, "bf16").rest_terms(4.0) for model in (dense, GLM)]
+    assert few[0] == 0 < many[0]
+
+
+def test_a_rate_of_next_to_nothing_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "own.toml"
+    file.write_text(
+        '[hardware.own]\n[[hardware.own.figures]]\nkind = "modelled"\nsource = "a test"\n'
+        "gpus = 8\ngpu_bytes = 1000\nruntime_bytes = 0\nnode_host_bytes = 1000\n"
+        "gpu_link_gb_s = 1e-320\n"
+    )
+    with pytest.raises(ProfileError, match="gpu_link_gb_s must be a number 0 or above 1e-09"):
+        load_hardware("own", file)
+
+
 def test_tables_of_the_layouts_that_reporters_run() -> None:
     names = set(shipped_tables())
     for model in ("deepseek-v3.2", "glm-5.1", "glm-5.2"):

@@ -118,6 +118,29 @@ def test_validate_warns(tmp_path: Path) -> None:
         assert sentence in warnings
 
 
+def test_validate_compares_the_layers_of_a_request(tmp_path: Path) -> None:
+    """Layer 1 shares the index of layer 0: it may list the same positions in another order."""
+    rows = [[5, 3], [1, 2], [4, 6]]
+    types = ("full", "shared", "full")
+    for changed, more, sentence in (
+        ([[3, 5], [1, 2], [6, 4]], True, None),
+        ([[5, 3], [1, 0], [4, 6]], True, "layer 1: is marked as shared, and its rows are not"),
+        (rows, False, "request 'b', layer 1: has no rows, which other requests have"),
+    ):
+        parts = [demand(rows, 9), demand(changed, 9, layer=1), demand(rows, 9, request="b")]
+        if more:
+            parts.append(demand(rows, 9, layer=1, request="b"))
+        about = metadata(num_layers=3, layer_types=types, prompt_len={"a": 8, "b": 8})
+        found = validate(write_table(tmp_path / "t.parquet", table(parts), about))
+        assert found.ok
+        told = [each for each in found.warnings if "request '" in each]
+        assert len(told) == (sentence is not None)
+        assert all(str(sentence) in each for each in told)
+    lengths = [demand(rows, [9, 10, 12]), demand(rows, [9, 11, 12], layer=1)]
+    found = validate(write_table(tmp_path / "t.parquet", table(lengths), metadata()))
+    assert any("steps or seq_len differ from its first layer" in each for each in found.warnings)
+
+
 def test_sample(tmp_path: Path) -> None:
     wanted = several(requests=3, layers=(0, 1, 3))
     about = metadata(

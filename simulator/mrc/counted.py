@@ -22,6 +22,7 @@ from hisparse_sim.simulator.replay.replaying import MAX_BUFFER_SIZE
 from hisparse_sim.simulator.replay.sweeping import trace_names
 from hisparse_sim.simulator.replay.swept import Piece, Run, Sweep
 from hisparse_sim.traces import Metadata, OneTrace, Part, Trace, TraceError, Traces, as_traces
+from hisparse_sim.traces.arguments import whole_numbers
 from hisparse_sim.traces.file.units import TOKEN
 
 FACTS_NOTE = (
@@ -272,7 +273,7 @@ def _selected(
         )
     own = trace.curves.select(
         [requests] if isinstance(requests, str) else requests,
-        [layers] if isinstance(layers, int) else layers,
+        None if layers is None else whole_numbers("layers", layers),
         None if steps is None else (0, steps[1]),
     )
     if steps is not None and (own.lines["first_step"] < steps[0]).any():

@@ -35,6 +35,7 @@ from hisparse_sim.simulator.replay.replaying import (
 )
 from hisparse_sim.simulator.replay.sweeping import TINY, available_cores, prepare, trace_names
 from hisparse_sim.traces import Part, Trace, Traces
+from hisparse_sim.traces.arguments import whole_numbers
 from hisparse_sim.traces.demand import Longs
 
 POLICIES = (TEXTBOOK_LRU, BELADY, ENGINE_LRU)
@@ -128,7 +129,7 @@ def mrc(
         for trace in opened:
             check_top_k(trace, size)
     requests = requests if requests is None or isinstance(requests, str) else tuple(requests)
-    layers = layers if layers is None or isinstance(layers, int) else tuple(layers)
+    layers = None if layers is None else whole_numbers("layers", layers)
     tasks = [
         _Task(
             trace=trace,

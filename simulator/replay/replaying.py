@@ -17,6 +17,7 @@ from hisparse_sim.simulator.replay.faults import check_state, check_step, refuse
 from hisparse_sim.simulator.replay.kernel import Output, Rows, compiled, next_accesses
 from hisparse_sim.simulator.replay.metrics import tidy_row, tidy_rows
 from hisparse_sim.traces import Demand, OneTrace, Trace, TraceError, as_trace
+from hisparse_sim.traces.arguments import step_range, whole_number
 from hisparse_sim.traces.file.ahead import read_ahead
 from hisparse_sim.traces.notebook import Shown
 
@@ -82,6 +83,7 @@ def replay(
     buffer_size = index(buffer)
     check_arguments(buffer_size, start)
     check_top_k(trace, buffer_size)
+    steps, seed = step_range(steps), whole_number("seed", seed)
     parts = []
     covered = []
     rows = []

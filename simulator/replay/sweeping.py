@@ -27,6 +27,7 @@ from hisparse_sim.simulator.replay.replaying import (
 from hisparse_sim.simulator.replay.swept import Piece, Run, Sweep
 from hisparse_sim.simulator.replay.tasks import Task, run_task
 from hisparse_sim.traces import Demand, Part, Trace, Traces, as_traces
+from hisparse_sim.traces.arguments import step_range, whole_number, whole_numbers
 from hisparse_sim.traces.terminal import printable
 
 BELADY = "belady"
@@ -96,8 +97,9 @@ def sweep(
 
     if requests is not None and not isinstance(requests, str):
         requests = tuple(requests)
-    if layers is not None and not isinstance(layers, int):
-        layers = tuple(layers)
+    if layers is not None:
+        layers = whole_numbers("layers", layers)
+    steps, seed = step_range(steps), whole_number("seed", seed)
     names = trace_names(opened)
     pieces = [
         Piece(trace, name, part)

@@ -10,6 +10,7 @@ import numpy as np
 from hisparse_sim.simulator.serving.served import Served
 from hisparse_sim.simulator.serving.workload import Requests, Workload, poisson
 from hisparse_sim.simulator.serving.workload_files import Recorded
+from hisparse_sim.traces.arguments import whole_number
 from hisparse_sim.traces.documents import LEAST_AMOUNT, MOST_AMOUNT
 
 OPEN_LOOP_REQUESTS = 1000  # served if no number is given; of a closed loop four times its clients
@@ -37,8 +38,10 @@ class Aim:
 
     def __post_init__(self) -> None:
         for name in ("prompt", "output", "concurrency"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+            whole_number(name, getattr(self, name), 1)
+        if self.requests is not None:
+            whole_number("requests", self.requests, 1)
+        whole_number("seed", self.seed, 0)
         for name in ("max_tpot_ms", "max_ttft_s", "gpu_hour"):
             value = getattr(self, name)
             if value is not None and not LEAST_AMOUNT <= value <= MOST_AMOUNT:

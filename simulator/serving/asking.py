@@ -31,6 +31,7 @@ from hisparse_sim.simulator.serving.serving_rows import serve_all
 from hisparse_sim.simulator.serving.workload_files import Recorded, read_workload
 from hisparse_sim.simulator.serving.workload_notes import notes_on
 from hisparse_sim.traces import OneTrace, as_trace
+from hisparse_sim.traces.arguments import switch, whole_number, whole_numbers
 
 DEFAULT_MODES = ("baseline", "hisparse", "zero-cost")
 DEFAULT_CONCURRENCY = 256  # over all ranks
@@ -89,6 +90,8 @@ def plan(
     """
     if rate is not None and concurrency is not None:
         raise ValueError("give a concurrency (closed loop) or a rate (open loop), not both")
+    switch("any_layout", any_layout)
+    switch("candidates", candidates)
     asked = scenario_of(scenario)
     policy = get_policy(policy)
     recorded = read_workload(asked.workload) if asked.workload is not None else None
@@ -97,7 +100,7 @@ def plan(
     aim = Aim(
         asked.prompt,
         asked.output_len,
-        concurrency or DEFAULT_CONCURRENCY,
+        DEFAULT_CONCURRENCY if concurrency is None else concurrency,
         max_tpot_ms,
         max_miss_rate,
         max_ttft_s,
@@ -121,8 +124,8 @@ def plan(
         aim,
         misses_of,
         policy.name,
-        several(buffers) or DEFAULT_BUFFERS,
-        several(ratios) or DEFAULT_RATIOS,
+        whole_numbers("buffers", several(buffers) or DEFAULT_BUFFERS),
+        whole_numbers("ratios", several(ratios) or DEFAULT_RATIOS),
         instances=pairs,
         other_layouts=[
             replace(each, prefix_cache=setting.prefix_cache)
@@ -230,8 +233,8 @@ def serve(
         setting,
         misses_of,
         several(modes) or DEFAULT_MODES,
-        buffer,
-        ratio,
+        whole_number("buffer", buffer),
+        whole_number("ratio", ratio),
         policy.name,
         aims,
         progress,

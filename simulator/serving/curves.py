@@ -24,6 +24,7 @@ from hisparse_sim.simulator.replay.swept import Sweep
 from hisparse_sim.simulator.serving.costs import SwapIn
 from hisparse_sim.simulator.serving.sweeps import cost_model, page_notes, sizes_of, swap_in_over
 from hisparse_sim.traces import OneTrace
+from hisparse_sim.traces.arguments import whole_numbers
 from hisparse_sim.traces.file.units import TOKEN, plural
 from hisparse_sim.traces.notebook import Shown
 
@@ -98,7 +99,7 @@ def curve(
     chosen, notes = cost_model(of, model, profiles, needed=link is not None)
     swap_in = swap_in_over(link, kernel, batch, kv_dtype, chosen, profiles)
     requests = requests if requests is None or isinstance(requests, str) else tuple(requests)
-    layers = layers if layers is None or isinstance(layers, int) else tuple(layers)
+    layers = None if layers is None else whole_numbers("layers", layers)
     if counted:
         rows, swept = curve_counted(
             counted[0],

@@ -24,6 +24,7 @@ from hisparse_sim.simulator.serving.memory import (
 )
 from hisparse_sim.simulator.serving.models import Model
 from hisparse_sim.simulator.serving.steptimes import Layout
+from hisparse_sim.traces.arguments import whole_number
 
 RESERVE = "GPU reserve"
 GIB = 1 << 30
@@ -89,8 +90,8 @@ class Deployment:
                 f"layout {self.layout.name} needs {self.layout.gpus} GPUs; {self.hardware.name} has"
                 f" {self.hardware.gpus}"
             )
-        if self.max_total_tokens is not None and self.max_total_tokens < 1:
-            raise ValueError(f"max_total_tokens must be at least 1, not {self.max_total_tokens}")
+        if self.max_total_tokens is not None:
+            whole_number("max_total_tokens", self.max_total_tokens, 1)
         self.model.entry_bytes(self.kv_dtype)
 
     @property

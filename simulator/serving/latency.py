@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 from importlib.resources import files
 from math import inf
 from pathlib import Path
+from reprlib import repr as clipped
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -225,8 +226,13 @@ def swap_in_us(
     peak
         Misses of the request with the most; `misses` if not given.
 
-    Raises ValueError for an unknown kernel, ProfileError for an unknown link.
+    Raises ValueError for an unknown kernel and numbers that are negative or not finite,
+    ProfileError for an unknown link.
     """
+    given = {"batch": batch, "misses": misses, "buffer": buffer, "entry_bytes": entry_bytes}
+    for name, value in {**given, **({} if peak is None else {"peak": peak})}.items():
+        if not np.all(np.isfinite(found := np.asarray(value, np.float64)) & (found >= 0)):
+            raise ValueError(f"{name} must be finite and at least 0, not {clipped(value)}")
     link = load_link(link) if isinstance(link, str) else link
     if kernel not in link.kernels:
         raise ValueError(f"unknown kernel {kernel!r}; known: {', '.join(link.kernels)}")

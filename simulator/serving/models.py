@@ -186,6 +186,8 @@ def _model(profile: Profile) -> Model:
     }
     if counts["dense_layers"] > counts["layers"]:
         raise ProfileError(f"{profile.place} dense_layers must be at most its layers")
+    if counts["experts_per_token"] > counts["experts"]:
+        raise ProfileError(f"{profile.place} experts_per_token must be at most its experts")
     return Model(
         name=profile.name,
         repository=profile.labels.get("repository", ""),

@@ -70,7 +70,7 @@ class Roofline:
         model, layout = self.model, self.layout
         counts, gpus = model.parameters(), layout.gpus
         every = tokens * layout.attention_dp
-        chosen = model.experts_per_token / model.experts
+        chosen = model.experts_per_token / max(model.experts, 1)  # without experts none
         hit = 1 - (1 - chosen) ** every if every < 1e5 else 1.0  # of the experts
         split = counts.dense / layout.attention_tp
         return (

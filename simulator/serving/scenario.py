@@ -11,12 +11,12 @@ from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from inspect import Parameter, signature
 from pathlib import Path
-from reprlib import repr as clipped
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from hisparse_sim.simulator.serving.engines import NEWEST, load_engine
 from hisparse_sim.simulator.serving.speculation import Speculation
 from hisparse_sim.simulator.serving.transfer import TRANSFER_GB_S
+from hisparse_sim.traces.arguments import switch, whole_number
 from hisparse_sim.traces.documents import LEAST_AMOUNT, MOST_AMOUNT, MOST_COUNT
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ Value = TypeVar("Value")
 
 GIB = 1 << 30
 MOST_GIB = 1 << 20  # a pebibyte
+_BOTH = "give host_gib (of a GPU) or host_memory_gib (of the machine), not both"
 
 
 @dataclass(frozen=True)
@@ -70,17 +71,16 @@ class Scenario:
     miss_curve: str | Path | None = None  # rows of a sweep, instead of a replay
 
     def __post_init__(self) -> None:
-        counts = ("prompt", "output_len", "max_running_requests")
-        for name in (*counts, "prefill_instances", "decode_instances"):
-            value = getattr(self, name)
-            if value is not None and not 1 <= value <= MOST_COUNT:
-                raise ValueError(
-                    f"{name} must be at least 1 and at most {MOST_COUNT}, not {clipped(value)}"
-                )
-        if self.host_gib is not None and self.host_memory_gib is not None:
-            raise ValueError(
-                "give host_gib (of a GPU) or host_memory_gib (of the machine), not both"
-            )
+        for name in ("prompt", "output_len", "max_running_requests"):
+            whole_number(name, getattr(self, name), 1, MOST_COUNT)
+        whole_number("chunked_prefill_size", self.chunked_prefill_size, 64, MOST_COUNT)
+        for name in ("prefill_instances", "decode_instances", "draft_tokens"):
+            if getattr(self, name) is not None:
+                whole_number(name, getattr(self, name), 1, MOST_COUNT)
+        for name in ("early_stops", "disaggregated", "no_prefix_cache"):
+            switch(name, getattr(self, name))
+        if None not in (self.host_gib, self.host_memory_gib):
+            raise ValueError(_BOTH)
         for name in ("device_pool_gib", "host_gib", "host_memory_gib"):
             value = getattr(self, name)
             if value is not None and not 0 < value <= MOST_GIB:
@@ -238,8 +238,8 @@ def deployment_of(
     from hisparse_sim.simulator.serving.hardware import load_hardware
     from hisparse_sim.simulator.serving.steptimes import LAYOUTS
 
-    if host_gib is not None and host_memory_gib is not None:
-        raise ValueError("give host_gib (of a GPU) or host_memory_gib (of the machine), not both")
+    if None not in (host_gib, host_memory_gib):
+        raise ValueError(_BOTH)
     if layout not in LAYOUTS:
         raise ValueError(f"unknown layout {layout!r}; known: {', '.join(LAYOUTS)}")
     machine = load_hardware(hardware, profiles)

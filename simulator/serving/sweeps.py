@@ -35,6 +35,7 @@ from hisparse_sim.simulator.serving.replay_modes import mode_notes, policies_of,
 from hisparse_sim.simulator.serving.scenario import Scenario, deployment_of, several
 from hisparse_sim.simulator.serving.traffic import add_traffic, price_of
 from hisparse_sim.traces import Trace, Traces
+from hisparse_sim.traces.arguments import whole_number
 from hisparse_sim.traces.file.units import in_blocks
 
 DEFAULT_RATIO = 2  # the engine's
@@ -262,6 +263,7 @@ def swap_in_over(
     profiles: str | Path | None,
 ) -> SwapIn | None:
     """Return the conversion of misses to time, if a link is named."""
+    batch = whole_number("batch", batch, 1)
     if link is None or model is None:
         return None
     return SwapIn(load_link(link, profiles), kernel, batch, model.entry_bytes(kv_dtype))

@@ -5,7 +5,8 @@ They are read like files, part by part, and checked by the same code.
 
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Mapping, Sequence, Set
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from hisparse_sim.traces.arguments import whole_number, whole_numbers
 from hisparse_sim.traces.errors import TraceError
+from hisparse_sim.traces.file.agreement import Agreement
 from hisparse_sim.traces.file.columns import QUERY, REQUIRED, present, wrong_column
 from hisparse_sim.traces.file.metadata import PROVENANCES, Metadata
 from hisparse_sim.traces.file.opening import completed
@@ -91,7 +94,7 @@ def trace_from_frame(
         A pandas or polars DataFrame or an Arrow table with the columns of a trace file: `request,
         layer, step, seq_len, positions`, perhaps `scores, next_positions, row`; a row per request,
         layer and decode step, grouped by request, then sorted by layer, then by step. `positions`
-        holds a list or an array of numbers.
+        holds a list or an array of numbers. The trace keeps a copy.
     provenance
         Origin of the positions, one of `PROVENANCES`; synthetic if not given.
     model
@@ -111,24 +114,27 @@ def trace_from_frame(
     name
         Name of the trace in results.
 
+    Warns if the layers of a request do not agree with each other, as in their seq_len.
     Raises TraceError naming request, layer and step if a rule of the trace file is broken;
     ValueError for an argument that no trace can have.
     """
     try:
-        table = pa.table(frame)
+        table = _copied(pa.table(frame))
     except (pa.ArrowException, TypeError, ValueError) as error:
         raise TraceError(f"{name} is not the table of a trace: {error}") from error
     if provenance not in PROVENANCES:
         raise ValueError(
             f"unknown provenance {provenance!r}; choose one of {', '.join(PROVENANCES)}"
         )
-    if top_k is not None and top_k < 1:
-        raise ValueError(f"top_k is {top_k}, expected a whole number of at least 1")
+    if top_k is not None:
+        top_k = whole_number("top_k", top_k, 1)
+    if num_layers is not None:
+        num_layers = whole_number("num_layers", num_layers, 1)
     wrong = wrong_column(table.schema, (*REQUIRED, QUERY) if draft_tokens > 1 else REQUIRED)
     if wrong:
         raise TraceError(f"{name} {wrong}")
     parts = find_parts(Path(name), table.select(["request", "layer"]).to_batches())
-    if isinstance(prompt_len, int):
+    if prompt_len is not None and not isinstance(prompt_len, Mapping):
         prompt_len = {part.request: prompt_len for part in parts}
     metadata = Metadata(
         model,
@@ -137,7 +143,9 @@ def trace_from_frame(
         num_layers,
         unit=unit,
         draft_tokens=draft_tokens,
-        prompt_len=dict(prompt_len or {}),
+        prompt_len={
+            of: whole_number("prompt_len", tokens) for of, tokens in (prompt_len or {}).items()
+        },
     )
     metadata = completed(Path(name), metadata, parts, TableRows(table))
     try:
@@ -147,8 +155,11 @@ def trace_from_frame(
     if not can_be_replayed(unit):
         raise TraceError(f"{name} counts positions in {unit}, which is not supported yet")
     trace = TraceInMemory(name, metadata, parts, table)
+    agreement = Agreement(metadata.layer_types)
     for part in parts:  # every rule is checked now, not only when a part is replayed
-        trace.read(part, trace.optional)
+        agreement.add(trace.read(part, trace.optional))
+    for doubt in agreement.sentences():
+        warnings.warn(f"{name}: {doubt}", stacklevel=2)
     return trace
 
 
@@ -187,6 +198,12 @@ def trace_from_array(
     """
     rows = _per_layer(positions)
     steps = len(rows[0])
+    if prompt_len is not None:
+        prompt_len = whole_number("prompt_len", prompt_len)
+    try:
+        request.encode()
+    except (AttributeError, UnicodeEncodeError):
+        raise ValueError(f"request must be a text of characters, not {request!a}") from None
     if prompt_len is None and seq_len is None:
         raise ValueError("give prompt_len (tokens of the prompt) or seq_len (tokens at every step)")
     if seq_len is None:
@@ -195,7 +212,9 @@ def trace_from_array(
         tokens = np.asarray(seq_len)
     if tokens.shape != (steps,):
         raise ValueError(f"seq_len has the shape {tokens.shape}, expected ({steps},): one per step")
-    numbers = range(len(rows)) if layers is None else layers
+    if isinstance(layers, Set):
+        raise ValueError("layers is a set, which has no order: give a list")
+    numbers = range(len(rows)) if layers is None else whole_numbers("layers", layers)
     if len(numbers) != len(rows):
         raise ValueError(f"layers names {len(numbers)}, but positions has {len(rows)} layers")
     table = pa.table(
@@ -219,8 +238,19 @@ def trace_from_array(
     )
 
 
+def _copied(table: pa.Table) -> pa.Table:
+    """Return the table in memory of its own: Arrow shares that of NumPy arrays, which their owner
+    may fill again."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as stream:
+        stream.write_table(table)
+    return pa.ipc.open_stream(sink.getvalue()).read_all()
+
+
 def _per_layer(positions: Any) -> list[pa.Array]:
     """Return one array of lists per layer, a list per step."""
+    if np.ma.isMaskedArray(positions):
+        raise ValueError("positions is a masked array: give positions.filled(-1), -1 being padding")
     try:
         array = np.asarray(positions)
     except ValueError:  # lists of different lengths
@@ -231,6 +261,7 @@ def _per_layer(positions: Any) -> list[pa.Array]:
     else:
         if array.ndim == 2:
             array = array[:, None, :]
+        array = array.astype(array.dtype.newbyteorder("="), copy=False)  # Arrow takes no other
         if array.ndim == 3 and array.dtype.kind in "iu" and 0 not in array.shape:
             return [
                 pa.FixedSizeListArray.from_arrays(

@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from hisparse_sim.traces.arguments import whole_numbers
 from hisparse_sim.traces.demand import Demand, Ints
 from hisparse_sim.traces.errors import TraceError
 from hisparse_sim.traces.file.arrow import HEAD, STREAM_HEAD, arrow_container
@@ -166,12 +167,12 @@ class Trace:
     ) -> tuple[Part, ...]:
         """Return the parts of these requests and layers, in file order; None means all.
 
-        Raises TraceError for a request or layer that the file does not have.
+        Raises TraceError for a request or layer that the file does not have, ValueError for
+        layers that are no numbers, such as a mask.
         """
         wanted_requests = [requests] if isinstance(requests, str) else requests
-        wanted_layers = [layers] if isinstance(layers, int) else layers
         names = None if wanted_requests is None else set(wanted_requests)
-        numbers = None if wanted_layers is None else set(wanted_layers)
+        numbers = None if layers is None else set(whole_numbers("layers", layers))
         for asked, there, kind in (
             (names, self.requests, "request"),
             (numbers, self.layers, "layer"),

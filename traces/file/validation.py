@@ -2,12 +2,12 @@
 
 import os
 from dataclasses import dataclass
-from itertools import islice
 
 import numpy as np
 
 from hisparse_sim.traces.demand import Demand
 from hisparse_sim.traces.errors import TraceError
+from hisparse_sim.traces.file.agreement import Agreement
 from hisparse_sim.traces.file.reader import Trace, open_trace
 from hisparse_sim.traces.file.rules import Tally
 
@@ -58,8 +58,9 @@ class _Notes:
         self.unsorted_rows = 0
         self.empty_rows = 0
         self.short_rows = 0
-        self.steps: dict[str, tuple[int, int, int, int]] = {}
-        self.uneven: dict[str, int] = {}
+        self.agreement = Agreement(trace.metadata.layer_types)
+        for part in trace.parts:
+            self.agreement.has(part.request, part.layer)
 
     def add(self, demand: Demand, tally: Tally) -> None:
         self.padding += tally.padding
@@ -68,14 +69,7 @@ class _Notes:
         self.empty_rows += int((lengths == 0).sum())
         full = np.minimum(demand.seq_len, self.trace.metadata.top_k)
         self.short_rows += int(((lengths > 0) & (lengths < full)).sum())
-        span = (
-            int(demand.step[0]),
-            int(demand.step[-1]),
-            int(demand.seq_len[0]),
-            int(demand.seq_len[-1]),
-        )
-        if self.steps.setdefault(demand.request, span) != span:
-            self.uneven.setdefault(demand.request, demand.layer)
+        self.agreement.add(demand)
 
     def warnings(self) -> tuple[str, ...]:
         trace, metadata = self.trace, self.trace.metadata
@@ -94,13 +88,7 @@ class _Notes:
                 f"{self.short_rows} rows list fewer positions than min(top_k, seq_len), "
                 f"top_k being {metadata.top_k}"
             )
-        for request, layer in islice(self.uneven.items(), 3):
-            found.append(
-                f"request {request!r}, layer {layer}: steps or seq_len differ from its first layer"
-            )
-        if len(self.uneven) > 3:
-            more = len(self.uneven) - 3
-            found.append(f"the same holds for {more} more request{'s' * (more > 1)}")
+        found += self.agreement.sentences()
         missing = [request for request in trace.requests if request not in metadata.prompt_len]
         if missing:
             found.append(

@@ -9,6 +9,7 @@ from typing import Any
 
 from hisparse_sim.traces.demand import Demand
 from hisparse_sim.traces.errors import TraceError
+from hisparse_sim.traces.file.agreement import Agreement
 from hisparse_sim.traces.file.ahead import read_ahead
 from hisparse_sim.traces.file.metadata import PROVENANCES, Metadata
 from hisparse_sim.traces.file.model_config import configured
@@ -94,11 +95,16 @@ def convert(
                 **(imported.notes or {}),
             },
         )
+        agreement = Agreement(metadata.layer_types)
         with TraceWriter(target, metadata, source=str(source), lz4=lz4) as writer:
             for part in imported.parts:
                 writer.write(part)
+                agreement.add(part)
                 if progress is not None:
                     progress(part)
+    if warn is not None:
+        for doubt in agreement.sentences():
+            warn(f"{source}: {doubt}")
     return metadata
 
 

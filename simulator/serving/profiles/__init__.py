@@ -60,8 +60,8 @@ class Profile:
         if key not in self.figures and default is not None:
             return default
         value = self._number(key)
-        if not (LEAST_AMOUNT if positive else 0) <= value <= MOST_AMOUNT:
-            least = f"above {LEAST_AMOUNT:g}" if positive else ">= 0"
+        if not LEAST_AMOUNT <= value <= MOST_AMOUNT and (positive or value != 0):
+            least = f"{'' if positive else '0 or '}above {LEAST_AMOUNT:g}"
             raise self._wrong(key, f"a number {least} and up to {MOST_AMOUNT:g}")
         return value
 

@@ -4,6 +4,7 @@ Colours and marks of policies are those of `palette.py`; every line also has its
 marker, so that figures can be printed in grey."""
 
 import math
+import os
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -254,10 +255,11 @@ def check_suffix(path: Path) -> None:
         raise ValueError(f"{path} has no suffix of a figure; choose one of {known}")
 
 
-def save(drawn: "Axes | Figure", path: Path) -> None:
+def save(drawn: "Axes | Figure", path: str | os.PathLike[str]) -> None:
     """Save a figure, or that of axes, in the format that the suffix of `path` names, atomically.
 
     The file's metadata name this program, its version and the origin of the data."""
+    path = Path(path)
     check_suffix(path)
     suffix = path.suffix.lower()
     figure = root_figure(drawn)
