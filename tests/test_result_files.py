@@ -339,3 +339,11 @@ def test_a_key_that_is_there_twice_is_refused(name: str, tmp_path: Path) -> None
     (tmp_path / name).write_text(row if name.endswith("l") else f"[{row}]")
     with pytest.raises(TraceError, match="has the key 'misses' twice"):
         read_rows(tmp_path / name)
+
+
+@pytest.mark.parametrize("column", ["steps", "accesses"])
+def test_a_report_refuses_rows_of_nothing(column: str, tmp_path: Path) -> None:
+    row = {"trace": "t", "policy": "lru", "buffer": 8, "steps": 5, "accesses": 40, "misses": 0}
+    (tmp_path / "rows.json").write_text(json.dumps([row | {column: 0}]))
+    with pytest.raises(TraceError, match=f"row 1: {column} is 0"):
+        read_results([tmp_path / "rows.json"])
