@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 
 import hisparse_sim as hs
+from hisparse_sim.simulator.serving.missing import read_miss_curve
 from hisparse_sim.simulator.views.report import findings
 from hisparse_sim.simulator.views.report.results import Result
 from hisparse_sim.traces import TraceError
@@ -59,3 +60,9 @@ def test_a_bound_is_not_the_best_policy() -> None:
     assert "LRU" in said
     assert "has the fewest" in said
     assert "compulsory has" not in said
+
+
+def test_a_miss_curve_without_rows_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "empty.csv").write_text("buffer,miss_rate\n")
+    with pytest.raises(TraceError, match="has no rows"):
+        read_miss_curve(tmp_path / "empty.csv", "lru", 1000, 2048)
