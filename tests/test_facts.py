@@ -253,6 +253,36 @@ def test_facts_that_are_not_of_one_replay_are_not_merged(small: Path, tmp_path: 
     refused("several sizes", layer, other)
 
 
+def test_one_trace_is_counted_once(small: Path, tmp_path: Path) -> None:
+    whole = facts_of(small, tmp_path / "whole.parquet")
+    layer = facts_of(small, tmp_path / "layer.parquet", layers=[0])
+    copy = tmp_path / "copy.parquet"
+    copy.write_bytes(small.read_bytes())
+    for given in ((whole, layer), (small, copy)):
+        with pytest.raises(TraceError, match="are of one trace, whose misses would count twice"):
+            hs.mrc(given, "belady")
+
+
+def test_facts_keep_their_seed(small: Path, tmp_path: Path) -> None:
+    facts = tmp_path / "facts.parquet"
+    run("mrc", small, "--policy", "random", "--buffer", 16, "--seed", 7, "-o", facts)
+    for command in ("sweep", "mrc"):
+        rows = json.loads(
+            run(command, facts, "--policy", "random", "--buffer", 16, "--format", "json")
+        )
+        assert {row["seed"] for row in rows} == {7}
+
+
+def test_skipped_steps_are_not_those_of_a_sweep_that_begins_later(small: Path) -> None:
+    (later,) = hs.sweep(small, "belady", 16, steps=(5, 10)).rows["selected_steps"]
+    steps = hs.mrc(small, "belady", steps=(0, 10), skip_steps=5).rows["selected_steps"]
+    assert later == "5:10"
+    assert set(steps) == {"5:10 (first 5 replayed)"}
+    refused = CliRunner().invoke(cli, ["mrc", str(small), "--skip-steps", "64", "-o", "f.parquet"])
+    assert refused.exit_code == 2
+    assert "--skip-steps does not apply to facts" in refused.output
+
+
 def run(*arguments: object) -> str:
     result = CliRunner().invoke(cli, [*map(str, arguments), "--quiet"])
     assert result.exit_code == 0, result.output
