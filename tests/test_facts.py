@@ -206,6 +206,83 @@ def test_damaged_facts_are_refused(small: Path, tmp_path: Path) -> None:
         read_facts(path)
 
 
+def changed(path: Path, out: Path, column: str, change: Any) -> Path:
+    """Write facts with other values in one column."""
+    table = pq.read_table(path)
+    rows = table.to_pandas()
+    rows[column] = rows[column].map(change)
+    pq.write_table(pa.Table.from_pandas(rows, table.schema, preserve_index=False), out)
+    return out
+
+
+@pytest.mark.parametrize(
+    ("column", "change", "sentence"),
+    [
+        ("misses", lambda misses: misses * 100, "more misses than accesses"),
+        ("misses", lambda misses: misses * 0 - 1, "misses are negative"),
+        ("accesses", lambda _: 0, "more misses than accesses"),
+        ("steps", lambda _: 0, "steps is below 1"),
+        ("unit", lambda _: "zzz", "its unit is zzz"),
+    ],
+)
+def test_values_that_no_trace_has_are_refused(
+    small: Path, tmp_path: Path, column: str, change: Any, sentence: str
+) -> None:
+    facts = facts_of(small, tmp_path / "facts.parquet")
+    with pytest.raises(TraceError, match=sentence):
+        read_facts(changed(facts, tmp_path / "wrong.parquet", column, change))
+
+
+def test_facts_that_are_not_of_one_replay_are_not_merged(small: Path, tmp_path: Path) -> None:
+    def refused(sentence: str, *files: Path) -> None:
+        for order in (files, files[::-1]):
+            with pytest.raises(TraceError, match=sentence):
+                merge_facts(order, tmp_path / "merged.parquet")
+        assert not (tmp_path / "merged.parquet").exists()
+
+    whole = facts_of(small, tmp_path / "whole.parquet")
+    half = changed(whole, tmp_path / "half.parquet", "misses", lambda misses: misses // 2)
+    refused("contradict each other: request", whole, half)
+    more = changed(whole, tmp_path / "more.parquet", "accesses", lambda count: count + 1)
+    refused("contradict each other in accesses", whole, more)
+    early = facts_of(small, tmp_path / "early.parquet", steps=(0, 10))
+    late = facts_of(small, tmp_path / "late.parquet", steps=(10, 20))
+    refused("from step 0 on and from step 10 on", early, late)
+    layer = facts_of(small, tmp_path / "layer.parquet", layers=[0])
+    other = facts_of(small, tmp_path / "other.parquet", layers=[1], window=4)
+    refused("several sizes", layer, other)
+
+
+def test_one_trace_is_counted_once(small: Path, tmp_path: Path) -> None:
+    whole = facts_of(small, tmp_path / "whole.parquet")
+    layer = facts_of(small, tmp_path / "layer.parquet", layers=[0])
+    copy = tmp_path / "copy.parquet"
+    copy.write_bytes(small.read_bytes())
+    for given in ((whole, layer), (small, copy)):
+        with pytest.raises(TraceError, match="are of one trace, whose misses would count twice"):
+            hs.mrc(given, "belady")
+
+
+def test_facts_keep_their_seed(small: Path, tmp_path: Path) -> None:
+    facts = tmp_path / "facts.parquet"
+    run("mrc", small, "--policy", "random", "--buffer", 16, "--seed", 7, "-o", facts)
+    for command in ("sweep", "mrc"):
+        rows = json.loads(
+            run(command, facts, "--policy", "random", "--buffer", 16, "--format", "json")
+        )
+        assert {row["seed"] for row in rows} == {7}
+
+
+def test_skipped_steps_are_not_those_of_a_sweep_that_begins_later(small: Path) -> None:
+    (later,) = hs.sweep(small, "belady", 16, steps=(5, 10)).rows["selected_steps"]
+    steps = hs.mrc(small, "belady", steps=(0, 10), skip_steps=5).rows["selected_steps"]
+    assert later == "5:10"
+    assert set(steps) == {"5:10 (first 5 replayed)"}
+    refused = CliRunner().invoke(cli, ["mrc", str(small), "--skip-steps", "64", "-o", "f.parquet"])
+    assert refused.exit_code == 2
+    assert "--skip-steps does not apply to facts" in refused.output
+
+
 def run(*arguments: object) -> str:
     result = CliRunner().invoke(cli, [*map(str, arguments), "--quiet"])
     assert result.exit_code == 0, result.output

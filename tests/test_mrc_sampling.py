@@ -130,6 +130,13 @@ def test_windows_are_exact(first_seq_len: int) -> None:
             assert found.tolist() == wanted[1, sizes].tolist(), (begin, start)
 
 
+def test_a_sample_of_blocks_says_so(tmp_path: Path) -> None:
+    demands = [make_traces.drift(steps=208, first_seq_len=80)]
+    about = make_traces.metadata(unit="block4")
+    path = make_traces.write(tmp_path / "blocks.parquet", demands, about)
+    assert set(of_steps(path, 0.9)["unit"]) == {"block4"}
+
+
 def test_what_cannot_be_sampled(many: Path, long: Path) -> None:
     with pytest.raises(ValueError, match=r"a share of 0\.1 of 25 requests is 2"):
         of_requests(many, 0.1)

@@ -331,3 +331,19 @@ def test_numbers_are_read_to_the_bit(tmp_path: Path) -> None:
         path = tmp_path / f"rows.{form}"
         writer(path)
         assert read_rows(path)["tokens_per_s"].tolist() == values.tolist()
+
+
+@pytest.mark.parametrize("name", ["rows.json", "rows.jsonl"])
+def test_a_key_that_is_there_twice_is_refused(name: str, tmp_path: Path) -> None:
+    row = '{"policy": "lru", "misses": 1, "misses": 2}'
+    (tmp_path / name).write_text(row if name.endswith("l") else f"[{row}]")
+    with pytest.raises(TraceError, match="has the key 'misses' twice"):
+        read_rows(tmp_path / name)
+
+
+@pytest.mark.parametrize("column", ["steps", "accesses"])
+def test_a_report_refuses_rows_of_nothing(column: str, tmp_path: Path) -> None:
+    row = {"trace": "t", "policy": "lru", "buffer": 8, "steps": 5, "accesses": 40, "misses": 0}
+    (tmp_path / "rows.json").write_text(json.dumps([row | {column: 0}]))
+    with pytest.raises(TraceError, match=f"row 1: {column} is 0"):
+        read_results([tmp_path / "rows.json"])

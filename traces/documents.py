@@ -10,6 +10,7 @@ import os
 import re
 import tomllib
 from collections.abc import Callable
+from functools import partial
 from reprlib import repr as clipped
 from typing import Any
 
@@ -54,7 +55,17 @@ def parse_json(text: str, place: str) -> Any:
 
     Raises TraceError, beginning with `place`.
     """
-    return _parsed(json.loads, text, place, "JSON")
+    return _parsed(partial(json.loads, object_pairs_hook=unique), text, place, "JSON")
+
+
+def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object, as `object_pairs_hook`. Raises TraceError if a key is there twice."""
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise TraceError(f"an object in it has the key {key[:40]!r} twice")
+        found[key] = value
+    return found
 
 
 def _text(path: str | os.PathLike[str], most_bytes: int) -> str:
@@ -72,6 +83,8 @@ def _parsed(parse: Callable[[str], Any], text: str, place: str, language: str) -
     try:
         found = parse(text)
         fault = _fault(found, MOST_LEVELS)
+    except TraceError as error:
+        raise TraceError(f"{place}: {error}") from None
     except RecursionError:
         raise TraceError(f"{place} nests deeper than {MOST_LEVELS} levels") from None
     except (json.JSONDecodeError, tomllib.TOMLDecodeError) as error:

@@ -154,6 +154,8 @@ def mrc(
     for name in shares:
         del options[name]
     if form == "parquet" and output is not None:
+        if options["skip_steps"]:
+            raise click.UsageError("--skip-steps does not apply to facts: skip when reading them")
         if counted_only(opened):
             merge_facts(list(dict.fromkeys(trace.path for trace in opened)), output)
         else:

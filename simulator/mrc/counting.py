@@ -23,6 +23,7 @@ from hisparse_sim.simulator.mrc.curves import (
     MissCurves,
     covering,
     joined,
+    skipped,
 )
 from hisparse_sim.simulator.mrc.names import BELADY, ONE_PASS, TEXTBOOK_LRU
 from hisparse_sim.simulator.mrc.one_pass import part_curves
@@ -34,7 +35,7 @@ from hisparse_sim.simulator.replay.replaying import (
     replay_part,
 )
 from hisparse_sim.simulator.replay.sweeping import TINY, available_cores, prepare, trace_names
-from hisparse_sim.traces import Part, Trace, Traces
+from hisparse_sim.traces import Part, Trace, TraceError, Traces
 from hisparse_sim.traces.arguments import whole_numbers
 from hisparse_sim.traces.demand import Longs
 
@@ -97,6 +98,7 @@ def mrc(
     Raises what `sweep` raises.
     """
     opened = as_traces_or_facts(traces)
+    _refuse_twice(opened)
     if counted := counted_only(opened):
         return curves_counted(
             counted,
@@ -164,7 +166,19 @@ def mrc(
     if all_lines.empty:
         raise no_steps(opened, steps)
     curves = joined(found) if apart else joined(found).summed()
-    return replace(curves, lines=covering(curves.lines, all_lines, curves.parts, seed))
+    covers = covering(curves.lines, all_lines, curves.parts, seed)
+    return replace(curves, lines=skipped(covers, skip_steps))
+
+
+def _refuse_twice(opened: Sequence[Trace]) -> None:
+    """Misses are summed by trace: two files of one would count twice."""
+    known: dict[str, Trace] = {}
+    for trace in opened if len(opened) > 1 else ():
+        if (other := known.setdefault(trace.sha256, trace)) is not trace:
+            raise TraceError(
+                f"{other.path} and {trace.path} are of one trace, whose misses would count twice:"
+                " give one of them, or merge facts with `hisparse-sim mrc -o FILE.parquet`"
+            )
 
 
 def page_of(top_k: int) -> int:

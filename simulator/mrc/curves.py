@@ -167,7 +167,8 @@ class MissCurves(Shown):
             raise ValueError(f"{steps} steps end inside a window of steps that are summed up")
         if not (since >= steps).any():
             raise ValueError(f"no request has more than {steps} steps")
-        return self._kept((since >= steps).to_numpy())
+        kept = self._kept((since >= steps).to_numpy())
+        return replace(kept, lines=skipped(kept.lines, steps))
 
     def up_to(self, largest: int) -> "MissCurves":
         """Return the curves of buffers of up to so many slots."""
@@ -202,6 +203,14 @@ def covering(
     covers = pd.DataFrame.from_dict(found, orient="index").drop(columns="trace_sha256")
     own = lines.drop(columns=["seed", *SELECTED], errors="ignore")
     return own.join(covers, on="trace_sha256")
+
+
+def skipped(lines: pd.DataFrame, steps: int) -> pd.DataFrame:
+    """Return lines that say that the first steps were replayed and not counted: a sweep of the
+    others begins with another buffer."""
+    if not steps:
+        return lines
+    return lines.assign(selected_steps=lines["selected_steps"] + f" (first {steps} replayed)")
 
 
 def joined(found: Sequence[MissCurves]) -> MissCurves:

@@ -21,6 +21,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from hisparse_sim.simulator.mrc.checking import check_values, refuse_contradictions
 from hisparse_sim.simulator.mrc.curves import Curve, MissCurves, covering
 from hisparse_sim.simulator.mrc.names import ONE_PASS
 from hisparse_sim.traces import Part, TraceError, atomic_path
@@ -91,7 +92,8 @@ def write_facts(curves: MissCurves, path: str | os.PathLike[str]) -> Path:
 def merge_facts(paths: Sequence[str | os.PathLike[str]], out: str | os.PathLike[str]) -> Path:
     """Write the lines of several facts files to one.
 
-    Raises TraceError for a file of another kind, or if windows of a (request, layer) overlap.
+    Raises TraceError for a file of another kind, and for files that contradict each other, or whose
+    windows have several sizes or begin at different steps.
     """
     return _write(*_read(paths), out)
 
@@ -154,22 +156,18 @@ def _read(paths: Iterable[str | os.PathLike[str]]) -> tuple[pd.DataFrame, _Parts
     parts: _Parts = {}
     for path in paths:
         rows, known = _read_one(path)
-        frames.append(rows)
+        for sha256 in parts.keys() & known:
+            if parts[sha256] != known[sha256]:
+                raise TraceError(f"{path} tells other parts of a trace than the files before it")
+        frames.append(rows.assign(file=len(frames)))
         parts |= known
     rows = pd.concat(frames, ignore_index=True)
+    refuse_contradictions(rows, _SORTED_BY, _OF_A_LINE)
     # Of duplicate lines, the one with more sizes is kept; a trace gets the first of its names.
     rows["trace"] = rows.groupby("trace_sha256")["trace"].transform("min")
     rows["most"] = rows["sizes"].map(len)
     rows = rows.sort_values([*_SORTED_BY, "most"], kind="stable")
-    rows = rows.drop_duplicates(_SORTED_BY, keep="last").drop(columns="most")
-    same = [name for name in _SORTED_BY if name != "first_step"]
-    ends = (rows["first_step"] + rows["steps"]).groupby([rows[name] for name in same]).shift()
-    if (rows["first_step"] < ends).any():
-        row = rows[rows["first_step"] < ends].iloc[0]
-        raise TraceError(
-            f"windows of request {row['request']!r}, layer {row['layer']} of {row['trace']}"
-            " overlap: merge facts that were counted with one window"
-        )
+    rows = rows.drop_duplicates(_SORTED_BY, keep="last").drop(columns=["most", "file"])
     return rows.reset_index(drop=True), parts
 
 
@@ -214,6 +212,7 @@ def _check(rows: pd.DataFrame, parts: _Parts) -> None:
     found = rows[["trace_sha256", "request", "layer"]].itertuples(index=False, name=None)
     if not set(found) <= known:
         raise ValueError("it has rows of a request and layer that its trace does not have")
+    check_values(rows)
 
 
 def _parts(listed: Any) -> tuple[Part, ...]:

@@ -31,6 +31,7 @@ from hisparse_sim.simulator.mrc.intervals import (
 )
 from hisparse_sim.simulator.mrc.names import TEXTBOOK_LRU
 from hisparse_sim.simulator.mrc.one_pass import part_curves
+from hisparse_sim.simulator.replay.metrics import without_tokens
 from hisparse_sim.simulator.replay.replaying import check_arguments, check_top_k
 from hisparse_sim.simulator.replay.sweeping import available_cores
 from hisparse_sim.traces import Demand, OneTrace, Part, Trace, as_trace
@@ -168,6 +169,7 @@ def of_steps(
         {
             "trace": opened.name,
             "provenance": opened.metadata.provenance,
+            "unit": opened.metadata.unit,
             "policy": TEXTBOOK_LRU,
             "buffer": sizes,
             "start": start,
@@ -178,7 +180,7 @@ def of_steps(
             "misses_per_step": misses / max(1, row_count),
         }
     )
-    return _bounded(rows, low / max(1, accesses), high / max(1, accesses))
+    return _bounded(without_tokens(rows), low / max(1, accesses), high / max(1, accesses))
 
 
 def _bounded(rows: pd.DataFrame, low: Floats, high: Floats) -> pd.DataFrame:

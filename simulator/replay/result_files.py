@@ -25,6 +25,7 @@ import pyarrow.parquet as pq
 from hisparse_sim.simulator.replay.former_names import present_columns, present_names
 from hisparse_sim.simulator.replay.result_columns import LISTS, TEXTS, typed
 from hisparse_sim.traces import TraceError
+from hisparse_sim.traces.documents import unique
 from hisparse_sim.traces.files import opened
 
 SUFFIXES = (".csv", ".json", ".jsonl", ".parquet")
@@ -112,7 +113,9 @@ def _refused(path: Path, why: object) -> TraceError:
 
 def _parsed(path: Path, text: str | bytes, place: str) -> Any:
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=unique)
+    except TraceError as error:
+        raise TraceError(f"{path}{place}: {error}") from None
     except RecursionError:
         raise TraceError(f"{path}{place} cannot be read as json: it is nested too deeply") from None
     except ValueError as error:

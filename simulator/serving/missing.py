@@ -249,6 +249,8 @@ def read_miss_curve(
         rows = _counted_rows(file, start) if of_facts else read_rows(file)
     except TraceError as error:
         raise TraceError(f"cannot read the miss curve: {error}") from error
+    if rows.empty:
+        raise TraceError(f"{file} has no rows: give the rows of a sweep")
     counted = {"misses", "accesses", "steps"} <= set(rows.columns)
     for column in ("buffer", *(("misses", "accesses") if counted else ("miss_rate",))):
         if column not in rows:

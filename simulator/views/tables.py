@@ -38,7 +38,9 @@ def stamped(
     given = {name: value for name, value in parameters.items() if value is not None}
     if "trace_sha256" not in rows:
         rows = rows.assign(trace_sha256=rows["trace"].map(digests))
-    return rows.assign(seed=seed, parameters=json.dumps(given), version=version("hisparse-sim"))
+    if "seed" not in rows:  # facts keep the seed that they were counted with
+        rows = rows.assign(seed=seed)
+    return rows.assign(parameters=json.dumps(given), version=version("hisparse-sim"))
 
 
 def write_rows(rows: pd.DataFrame, form: str, output: Path | None) -> None:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from hisparse_sim.traces.documents import unique
 from hisparse_sim.traces.errors import TraceError
 
 # What an answer may hold besides the base64 values: text, token ids, log-probabilities.
@@ -94,7 +95,7 @@ class Extractor:
             raise TraceError("the JSON is cut off inside a base64 value")
         self._keep(len(self._buffer))
         try:
-            return json.loads(b"".join(self._rest), object_pairs_hook=_unique)
+            return json.loads(b"".join(self._rest), object_pairs_hook=unique)
         except TraceError:
             raise
         except (ValueError, RecursionError) as error:
@@ -157,13 +158,3 @@ class Extractor:
                 f"it holds more than {self._most_rest_bytes >> 20} MB besides its base64 values"
             )
         self._rest.append(piece)
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a JSON object, which must not give two values to one key."""
-    found: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in found:
-            raise TraceError(f"an object in it has the key {key[:40]!r} twice")
-        found[key] = value
-    return found

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hisparse_sim.traces.demand import Demand, Ints, Ragged
+from hisparse_sim.traces.documents import unique
 from hisparse_sim.traces.errors import TraceError
 from hisparse_sim.traces.file.captured import MOST_LAYERS, MOST_TOKENS, checked_id
 from hisparse_sim.traces.files import opened
@@ -206,7 +207,9 @@ def _parsed(line: bytes, place: str) -> _Line:
     if len(line) >= _LONGEST_LINE_BYTES:
         raise TraceError(f"{place} is longer than {_LONGEST_LINE_BYTES >> 20} MB")
     try:
-        found = json.loads(line)
+        found = json.loads(line, object_pairs_hook=unique)
+    except TraceError as error:
+        raise TraceError(f"{place}: {error}") from None
     except (ValueError, RecursionError) as error:
         raise TraceError(f"{place} is not JSON ({error})") from None
     if not isinstance(found, dict):

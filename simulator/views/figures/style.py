@@ -173,6 +173,9 @@ def spaced(places: Sequence[float], labels: Sequence[str], room: float = 0.11) -
     return shown
 
 
+_SETTING = ("trace_sha256", "model", "hardware", "layout")
+
+
 def closed_loops(rows: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
     """Return the rows of `serve` that are of a closed loop, with `concurrency` as a number.
 
@@ -184,7 +187,9 @@ def closed_loops(rows: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
     closed = rows.assign(concurrency=loads)[loads.notna()]
     if closed.empty:
         raise ValueError("no closed loop to draw: run serve with `concurrencies`")
-    if closed.duplicated(["mode", "concurrency"]).any():
+    told = [name for name in _SETTING if name in closed]
+    differ = any(closed.loc[closed[name].ne(""), name].nunique() > 1 for name in told)
+    if differ or closed.duplicated(["mode", "concurrency"]).any():
         raise ValueError("the runs are of several settings: draw those of one")
     return closed
 

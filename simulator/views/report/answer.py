@@ -12,7 +12,7 @@ from hisparse_sim.simulator.replay.totals import totals
 from hisparse_sim.simulator.views.palette import OPTIMUM, named
 from hisparse_sim.simulator.views.report import data, findings, titles
 from hisparse_sim.simulator.views.report.pieces import percent, unbroken
-from hisparse_sim.simulator.views.report.results import Result, rows_of
+from hisparse_sim.simulator.views.report.results import Result
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ def verdict(results: Sequence[Result], rows: pd.DataFrame) -> str:
         if len(closed) and {"hisparse", "baseline"} <= set(closed["mode"]):
             return titles.throughput(closed) + " (simulated)."
     if rows.empty:
-        redone = rows_of(results, "reproduce")
+        redone = findings.published_of(results)
         return "" if redone.empty else titles.reproduced(redone) + "."
     return "Whether it pays depends on memory and load, too: add a plan (see below)."
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import pandas as pd
 
+from hisparse_sim.simulator.mrc.names import COMPULSORY
 from hisparse_sim.simulator.replay.coverage import ALL, SELECTED
-from hisparse_sim.simulator.replay.joining import joined, selected
+from hisparse_sim.simulator.replay.joining import FILE, joined, selected
 from hisparse_sim.simulator.replay.metrics import blocks_of
 from hisparse_sim.simulator.replay.totals import totals
 from hisparse_sim.simulator.views.palette import OPTIMUM, named
@@ -24,7 +25,7 @@ ENGINE_BUFFER = 4096  # the engine's default at a top-k of 2048
 def focus(sums: pd.DataFrame) -> tuple[str, int]:
     """Return the policy and the buffer of the answer: those of the engine, if swept."""
     policies, sizes = list(sums["policy"]), sorted(sums["buffer"].unique())
-    online = [name for name in policies if name != OPTIMUM] or policies
+    online = [name for name in policies if name not in (OPTIMUM, COMPULSORY)] or policies
     policy = ENGINE_POLICY if ENGINE_POLICY in online else online[0]
     own = sorted(sums[sums["policy"] == policy]["buffer"])
     sizes = own or sizes
@@ -73,7 +74,9 @@ def plans_of(results: Sequence[Result]) -> list[Result]:
     plans: dict[Any, Result] = {}
     for result in results:
         if result.kind == "plan":
-            plans.setdefault(json.dumps(result.parameters, sort_keys=True), result)
+            # The misses come from a trace, which the parameters do not name.
+            of = result.rows.reindex(columns=["trace", "trace_sha256"]).iloc[0].astype(str)
+            plans.setdefault(json.dumps([result.parameters, *of], sort_keys=True), result)
     return list(plans.values())
 
 
@@ -98,6 +101,19 @@ def runs_of(results: Sequence[Result]) -> list[tuple[list[Result], pd.DataFrame]
             )
         together.append((runs, rows))
     return together
+
+
+def published_of(results: Sequence[Result]) -> pd.DataFrame:
+    """Return the published figures beside ours, each once; empty if there are none.
+
+    Raises TraceError if a figure was reproduced more than once, with different results."""
+    rows = rows_of(results, "reproduce")
+    if not rows.empty and rows.duplicated(["what", "source"]).any():
+        names = " and ".join(dict.fromkeys(rows[FILE]))
+        raise TraceError(
+            f"{names} reproduce the same published figures with different results: give one of them"
+        )
+    return rows
 
 
 def load(parameters: Mapping[str, Any]) -> str:
@@ -164,7 +180,7 @@ def _of_series(rows: pd.DataFrame, profiles: Profiles) -> list[str]:
             f"No policy can miss fewer than {least:,.1f} (MIN, Belady's optimum, which knows the"
             f" future): {named(policy)} misses {own['excess_over_min']:.0%} more."
         )
-    online = at.drop(index=OPTIMUM, errors="ignore")
+    online = at.drop(index=[OPTIMUM, COMPULSORY], errors="ignore")
     if len(online) > 1:
         misses: dict[Any, float] = online["misses_per_step"].to_dict()
         best: str = min(misses, key=lambda name: float(misses[name]))

@@ -6,10 +6,10 @@ from typing import Any
 
 import pandas as pd
 
-from hisparse_sim.simulator.views.report import data, served_charts, titles
+from hisparse_sim.simulator.views.report import data, findings, served_charts, titles
 from hisparse_sim.simulator.views.report.drawing import Drawn
 from hisparse_sim.simulator.views.report.pieces import Cells, count, details, more, table
-from hisparse_sim.simulator.views.report.results import Result, distinct, rows_of
+from hisparse_sim.simulator.views.report.results import Result, distinct
 
 FOCUS_BUFFER = 4096
 
@@ -17,7 +17,7 @@ FOCUS_BUFFER = 4096
 def sections(results: Sequence[Result], drawn: Drawn) -> list[tuple[str, str, str]]:
     """Return name, heading and body of the sections for which there are results."""
     found = []
-    if not (redone := rows_of(results, "reproduce")).empty:
+    if not (redone := findings.published_of(results)).empty:
         found.append(("published", "Published figures, reproduced", _reproduced(redone, drawn)))
     if timed := [result for result in distinct(results) if result.kind.startswith("bench")]:
         found.append(("measured", "Measured on a GPU", _benched(timed)))

@@ -106,6 +106,13 @@ def _read(path: Path) -> list[Result]:
             raise TraceError(f"{path} lacks the column {name} of {kind}")
         if (missing := rows[name].isna()).any():
             raise TraceError(f"{path}, row {missing.to_numpy().argmax() + 1}: {name} is missing")
+    if kind == "sweep":
+        for name in ("steps", "accesses"):
+            if (nothing := rows[name] == 0).any():
+                raise TraceError(
+                    f"{path}, row {nothing.to_numpy().argmax() + 1}: {name} is 0, of which there is"
+                    " no mean"
+                )
     if kind in _TRACED:
         left_out = [name for name in ("provenance", "layer", "start") if name not in rows]
         rows = rows.assign(**dict.fromkeys(left_out, pd.array([None] * len(rows), "string")))

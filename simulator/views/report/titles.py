@@ -6,6 +6,7 @@ from typing import Any
 
 import pandas as pd
 
+from hisparse_sim.simulator.mrc.names import COMPULSORY
 from hisparse_sim.simulator.replay.totals import totals
 from hisparse_sim.simulator.serving.reproduce import OUT
 from hisparse_sim.simulator.views.palette import OPTIMUM, PARTS, named
@@ -30,7 +31,8 @@ def miss_ratio(sums: pd.DataFrame, policy: str, buffer: int) -> str:
 def policies(sums: pd.DataFrame, policy: str, buffer: int) -> str:
     at = sums[sums["buffer"] == buffer].set_index("policy")
     misses: dict[Any, float] = at["misses_per_step"].to_dict()
-    online = {name: value for name, value in misses.items() if name != OPTIMUM}
+    bounds = (OPTIMUM, COMPULSORY)
+    online = {name: value for name, value in misses.items() if name not in bounds}
     excess = float(at["excess_over_min"].to_dict()[policy])
     slots = f"at {buffer:,} slots"
     said = f"{named(policy)} misses {misses[policy]:,.1f} a step {slots}"
