@@ -246,8 +246,9 @@ def read_miss_curve(
     `start` is taken. A rate has no layers or distribution: all are taken as equal. `context`:
     tokens of the requests that were swept.
 
-    Raises TraceError if the file cannot be read, has a rate that is none (missing, negative, above
-    1), holds several traces, seeds or selections of one trace, or counts no tokens.
+    Raises TraceError if the file cannot be read, has no rows, has a rate that is none (missing,
+    negative, above 1), holds several traces, starts, seeds or selections of one trace, or counts no
+    tokens.
     """
     file, policy = Path(path), get_policy(policy).name
     of_facts = file.suffix.lower() == ".parquet" and is_facts(file)
@@ -271,6 +272,8 @@ def read_miss_curve(
         rows = rows[rows["policy"].str.lower().replace(ALIASES) == policy]
         if rows.empty:
             raise TraceError(f"{file} has no rows of {policy}; it has {swept or 'none'}")
+    if rows.empty:
+        raise TraceError(f"{file} has no rows: give the rows of a sweep")
     if "start" in rows and start in set(rows["start"].dropna()):
         rows = rows[rows["start"] == start]
     rates = _rates_by_counts(file, rows) if counted else _rates_as_given(file, rows)
@@ -317,7 +320,19 @@ def _rates_by_counts(file: Path, rows: pd.DataFrame) -> dict[int, float]:
     return dict(zip(sums["buffer"].astype(int), sums["miss_rate"].astype(float), strict=True))
 
 
+_ONE_IN_A_CURVE = (
+    *("trace", "trace_sha256", "request", "layer", "selected_layers", "selected_steps"),
+    *("selected_requests", "first_step", "start", "seed", "engine", "draft_tokens"),
+)
+
+
 def _rates_as_given(file: Path, rows: pd.DataFrame) -> dict[int, float]:
+    for name in _ONE_IN_A_CURVE:
+        if name in rows and rows[name].nunique(dropna=False) > 1:
+            found = ", ".join(list(dict.fromkeys(rows[name].astype(str)))[:5])
+            raise TraceError(
+                f"{file} is not a single miss curve: {name} is {found}; give the rows of one"
+            )
     rates: dict[int, float] = {}
     for buffer, rate in zip(rows["buffer"].astype(int), rows["miss_rate"], strict=True):
         if rates.setdefault(buffer, float(rate)) != rate:
