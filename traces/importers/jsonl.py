@@ -2,8 +2,9 @@
 
 Keys: `request_id`, `layer_id`, `step_idx`, `seq_len_current`, `selected_token_pos` (list, -1 is
 padding); others are ignored. Lines may come in any order. `seq_len_current` counts the tokens up to
-and including the one being decoded, which so stands at `seq_len_current` - 1, unless some row
-selects just that position `seq_len_current`: then it is taken not to, in the whole file.
+and including the one being decoded, which so stands at `seq_len_current` - 1, unless rows
+select just that position `seq_len_current`: then it is taken not to, in the whole file, which is
+refused if most rows contradict that.
 """
 
 import json
@@ -22,6 +23,7 @@ from hisparse_sim.traces.importers.importer import Imported, Importer, Options
 from hisparse_sim.traces.importers.prompt_rows import (
     LEFT_OUT,
     ROWS_READ,
+    ROWS_TRUSTED,
     Sign,
     first_of,
     sign_of_prompt,
@@ -49,7 +51,7 @@ def _read(path: Path, options: Options) -> Imported:
     spool = RowSpool(options.scratch)
     ids: dict[str, str | int] = {}  # as the file writes them
     nearest: dict[str, int] = {}  # highest position of any row, from its seq_len_current
-    excludes_newest, most = False, 0
+    beyond, up_to, first_beyond, most = 0, 0, 0, 0  # lines that list seq_len_current, or one less
     prompt_rows = [0, 0]  # of the prompt, if seq_len_current is with the newest token or without
     with opened(path) as file:
         number = 0
@@ -66,10 +68,12 @@ def _read(path: Path, options: Options) -> Imported:
                 )
             positions = np.frombuffer(row.positions, np.int32)
             behind = positions[positions >= 0] - _positions(row.seq_len, options.tokens)
-            excludes_newest |= bool((behind == 0).any())
-            nearest[request] = max(
-                nearest.get(request, -MOST_TOKENS), int(behind.max(initial=-MOST_TOKENS))
-            )
+            newest = int(behind.max(initial=-MOST_TOKENS))
+            if (behind == 0).any():
+                first_beyond, beyond = first_beyond or number, beyond + 1
+            elif newest == -1 and row.seq_len % options.tokens == 0:
+                up_to += 1
+            nearest[request] = max(nearest.get(request, -MOST_TOKENS), newest)
             if options.prompt_len is not None:
                 prompt_rows[0] += row.seq_len <= options.prompt_len
                 prompt_rows[1] += row.seq_len < options.prompt_len
@@ -77,6 +81,13 @@ def _read(path: Path, options: Options) -> Imported:
             spool.add(request, row.layer, row.step, row.seq_len, row.positions)
     if not ids:
         raise TraceError(f"{path} holds no rows")
+    if up_to >= ROWS_TRUSTED and 0 < 4 * beyond < up_to:
+        raise TraceError(
+            f"{path}, line {first_beyond} selects the position seq_len_current, as if that left "
+            f"out the newest token ({beyond} of the lines do so), and {up_to} lines list the one "
+            f"before it as their newest: correct the one or the other"
+        )
+    excludes_newest = beyond > 0
     width = options.top_k or max(1, most)
     notes: dict[str, Any] = {
         "seq_len_current": f"{'without' if excludes_newest else 'with'} the newest token"
