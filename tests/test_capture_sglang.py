@@ -1,6 +1,7 @@
 """Capture from a small server that speaks SGLang's protocol, also when it misbehaves."""
 
 import json
+import os
 import re
 import time
 from dataclasses import replace
@@ -246,10 +247,21 @@ def test_resume_after_a_crash(fake: FakeServer, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
     path.unlink()
     kept = keep_two(fake, path)
-    kept[0].write_bytes(b"\xff" * kept[0].stat().st_size)
+    content = kept[0].read_bytes()
+    kept[0].write_bytes(b"\xff" * (len(content) - 8) + content[-8:])
     with pytest.raises(TraceError, match=r"\.rows: .*remove it") as caught:
         run(fake, path)
     assert str(kept[0]) in str(caught.value)
+
+
+def test_kept_rows_that_were_cut(fake: FakeServer, tmp_path: Path) -> None:
+    """Even where a row ends: the file says how many it holds."""
+    path = tmp_path / "trace.parquet"
+    kept = keep_two(fake, path)
+    os.truncate(kept[0], 2 * MODEL.row_bytes)
+    run(fake, path)
+    assert len(fake.requests) == 2
+    check(path)
 
 
 def test_rows_of_another_model_are_not_taken(fake: FakeServer, tmp_path: Path) -> None:
