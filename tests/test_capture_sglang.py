@@ -26,6 +26,7 @@ from hisparse_sim.traces.capture.sglang import (
 )
 from hisparse_sim.traces.capture.sglang_server import Server
 from hisparse_sim.traces.file.model_config import read_config
+from hisparse_sim.traces.locks import locked
 
 __all__ = ["fake"]  # a fixture
 
@@ -262,6 +263,23 @@ def test_kept_rows_that_were_cut(fake: FakeServer, tmp_path: Path) -> None:
     run(fake, path)
     assert len(fake.requests) == 2
     check(path)
+
+
+def test_an_output_is_one_capture_s_at_a_time(fake: FakeServer, tmp_path: Path) -> None:
+    """The second is told, at once, and what the first keeps stays; a link leads to the same."""
+    path, link = tmp_path / "trace.parquet", tmp_path / "link.parquet"
+    kept = keep_two(fake, path)
+    link.symlink_to(path)
+    release = locked(path.with_name("trace.parquet.partial"), "a capture")
+    for target in (path, link):
+        with pytest.raises(TraceError, match=r"partial is in use: a capture \(process "):
+            run(fake, target)
+    assert all(file.exists() for file in kept)
+    assert not fake.requests
+    release()
+    run(fake, link)
+    check(path)
+    assert sorted(tmp_path.iterdir()) == [link, path]
 
 
 def test_rows_of_another_model_are_not_taken(fake: FakeServer, tmp_path: Path) -> None:
