@@ -423,3 +423,29 @@ def test_server_command() -> None:
     assert "--enable-return-indexer-topk" in command
     assert "--max-total-tokens 6144" in command
     assert "--enable-dp-attention" in command
+
+
+def test_rows_that_are_frozen_or_late_in_any_layer(
+    fake: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fake_sglang, "NEW_TOKENS", 30)
+    told: list[str] = []
+
+    def capture_spoilt(spoil: Any) -> str:
+        fake.spoil, fake.output = spoil, 30
+        told.clear()
+        capture(
+            PROMPTS, tmp_path / "t.parquet", Server(fake.url), MODEL,
+            max_new_tokens=30, warn=told.append,
+        )  # fmt: skip
+        return "\n".join(told)
+
+    def frozen(prompt_len: int, rows: np.ndarray) -> None:
+        rows[prompt_len:, 1] = rows[prompt_len, 1]
+
+    def late(prompt_len: int, rows: np.ndarray) -> None:
+        rows[prompt_len:, 2, 0] = np.arange(prompt_len, len(rows)) - 3
+        rows[prompt_len:, 2, 1:] = [0, 1, 2]
+
+    assert "layer 1 lists the same positions in all of its 29 rows" in capture_spoilt(frozen)
+    assert "layer 2 lists in 29 of 29 rows as its newest the position 3" in capture_spoilt(late)

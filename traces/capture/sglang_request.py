@@ -25,6 +25,7 @@ from hisparse_sim.traces.errors import TraceError
 from hisparse_sim.traces.file.captured import MOST_TOKENS, BadRows, demands
 from hisparse_sim.traces.files import atomic_path
 from hisparse_sim.traces.importers.prompt_rows import doubt_of_tokens
+from hisparse_sim.traces.importers.row_doubts import doubt_of_layer
 from hisparse_sim.traces.importers.sglang import misfit, refuse_speculative
 from hisparse_sim.traces.importers.short_rows import ShortRows
 
@@ -148,6 +149,13 @@ class Request:
         try:
             for part in self.demands(path, place):
                 counts = np.diff(part.offsets)
+                if self.doubt is None:
+                    # Their layers are read one by one: a file may be larger than the memory.
+                    doubt = doubt_of_layer(self._array(path)[:, part.layer], seq_len - 1)
+                    if doubt is not None:
+                        self.doubt = (
+                            f"{place}: request {part.request!r}, layer {part.layer} {doubt}"
+                        )
                 where = f"request {part.request!r}, layer {part.layer}"
                 short.add(counts, part.seq_len, self.model.top_k, where)
                 empty += int((counts == 0).sum())

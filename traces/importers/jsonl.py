@@ -28,6 +28,7 @@ from hisparse_sim.traces.importers.prompt_rows import (
     first_of,
     sign_of_prompt,
 )
+from hisparse_sim.traces.importers.row_doubts import doubt_of_layer
 from hisparse_sim.traces.importers.row_spool import RowSpool
 from hisparse_sim.traces.importers.short_rows import ShortRows
 
@@ -101,8 +102,9 @@ def _read(path: Path, options: Options) -> Imported:
     doubts += _far_behind(path, [each for each in nearest if nearest[each] < wanted])
     if prompt_rows[excludes_newest]:
         notes[LEFT_OUT] = prompt_rows[excludes_newest]
-    short = rows.short_rows(width)
+    short, layer_doubts = rows.short_rows(width)
     notes |= short.notes
+    doubts = doubts or first_of(layer_doubts, "layers")
     doubts += short.doubts(str(path), "rows of the prompt do so, and `prompt_len` leaves them out")
     return Imported(rows.parts(), width, options.num_layers, lengths, notes, doubts)
 
@@ -159,15 +161,23 @@ class _Rows:
                              f"seq_len_current is above `prompt_len`")  # fmt: skip
         return first_of(found)
 
-    def short_rows(self, width: int) -> ShortRows:
-        """Return the rows that list fewer positions than they could, up to `width`."""
+    def short_rows(self, width: int) -> tuple[ShortRows, list[str]]:
+        """Return the rows that list fewer positions than they could, up to `width`, and doubts of
+        layers."""
         found = ShortRows()
+        doubts: list[str] = []
         for request, layer in self._spool.parts():
             _, seq_len, (offsets, values) = self._decode(request, layer)
             before = np.concatenate([np.zeros(1, np.int64), np.cumsum(values >= 0)])
             counts = before[offsets[1:]] - before[offsets[:-1]]
-            found.add(counts, seq_len, width, f"request {request!r}, layer {layer}")
-        return found
+            place = f"request {request!r}, layer {layer}"
+            found.add(counts, seq_len, width, place)
+            wide = np.diff(offsets)
+            if (wide == wide[0]).all():
+                listed = values.reshape(len(wide), -1)
+                doubt = doubt_of_layer(listed, seq_len.astype(np.int64) - 1, self._tokens)
+                doubts += [] if doubt is None else [f"{self._path}: {place} {doubt}"]
+        return found, doubts
 
     def _decode(self, request: str, layer: int) -> tuple[Ints, Ints, Ragged]:
         """Return step, seq_len and positions of a part."""
