@@ -1,6 +1,7 @@
 """Capture from a small server that speaks SGLang's protocol, also when it misbehaves."""
 
 import json
+import os
 import re
 import time
 from dataclasses import replace
@@ -25,6 +26,7 @@ from hisparse_sim.traces.capture.sglang import (
 )
 from hisparse_sim.traces.capture.sglang_server import Server
 from hisparse_sim.traces.file.model_config import read_config
+from hisparse_sim.traces.locks import locked
 
 __all__ = ["fake"]  # a fixture
 
@@ -246,10 +248,38 @@ def test_resume_after_a_crash(fake: FakeServer, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
     path.unlink()
     kept = keep_two(fake, path)
-    kept[0].write_bytes(b"\xff" * kept[0].stat().st_size)
+    content = kept[0].read_bytes()
+    kept[0].write_bytes(b"\xff" * (len(content) - 8) + content[-8:])
     with pytest.raises(TraceError, match=r"\.rows: .*remove it") as caught:
         run(fake, path)
     assert str(kept[0]) in str(caught.value)
+
+
+def test_kept_rows_that_were_cut(fake: FakeServer, tmp_path: Path) -> None:
+    """Even where a row ends: the file says how many it holds."""
+    path = tmp_path / "trace.parquet"
+    kept = keep_two(fake, path)
+    os.truncate(kept[0], 2 * MODEL.row_bytes)
+    run(fake, path)
+    assert len(fake.requests) == 2
+    check(path)
+
+
+def test_an_output_is_one_capture_s_at_a_time(fake: FakeServer, tmp_path: Path) -> None:
+    """The second is told, at once, and what the first keeps stays; a link leads to the same."""
+    path, link = tmp_path / "trace.parquet", tmp_path / "link.parquet"
+    kept = keep_two(fake, path)
+    link.symlink_to(path)
+    release = locked(path.with_name("trace.parquet.partial"), "a capture")
+    for target in (path, link):
+        with pytest.raises(TraceError, match=r"partial is in use: a capture \(process "):
+            run(fake, target)
+    assert all(file.exists() for file in kept)
+    assert not fake.requests
+    release()
+    run(fake, link)
+    check(path)
+    assert sorted(tmp_path.iterdir()) == [link, path]
 
 
 def test_rows_of_another_model_are_not_taken(fake: FakeServer, tmp_path: Path) -> None:
@@ -393,3 +423,29 @@ def test_server_command() -> None:
     assert "--enable-return-indexer-topk" in command
     assert "--max-total-tokens 6144" in command
     assert "--enable-dp-attention" in command
+
+
+def test_rows_that_are_frozen_or_late_in_any_layer(
+    fake: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fake_sglang, "NEW_TOKENS", 30)
+    told: list[str] = []
+
+    def capture_spoilt(spoil: Any) -> str:
+        fake.spoil, fake.output = spoil, 30
+        told.clear()
+        capture(
+            PROMPTS, tmp_path / "t.parquet", Server(fake.url), MODEL,
+            max_new_tokens=30, warn=told.append,
+        )  # fmt: skip
+        return "\n".join(told)
+
+    def frozen(prompt_len: int, rows: np.ndarray) -> None:
+        rows[prompt_len:, 1] = rows[prompt_len, 1]
+
+    def late(prompt_len: int, rows: np.ndarray) -> None:
+        rows[prompt_len:, 2, 0] = np.arange(prompt_len, len(rows)) - 3
+        rows[prompt_len:, 2, 1:] = [0, 1, 2]
+
+    assert "layer 1 lists the same positions in all of its 29 rows" in capture_spoilt(frozen)
+    assert "layer 2 lists in 29 of 29 rows as its newest the position 3" in capture_spoilt(late)

@@ -31,6 +31,24 @@ def written(path: Path, answer: Any) -> Path:
     return path
 
 
+@pytest.mark.parametrize("generated", ["12", 12.0, True, -1, [12]])
+def test_a_count_of_vllm_that_is_none(tmp_path: Path, generated: Any) -> None:
+    array = logical(31, 2, 8, 0)
+    source = written(tmp_path / "v.json", counted(array, 20, generated))
+    assert "answer 0 has usage.completion_tokens" in refused(tmp_path, source)
+
+
+def test_an_answer_of_vllm_that_is_there_twice(tmp_path: Path) -> None:
+    answer = counted(logical(31, 2, 8, 0), 20, 12)
+    source = tmp_path / "v.jsonl"
+    source.write_text(f"{json.dumps(answer)}\n{json.dumps(answer)}\n")
+    assert "holds the answer 'cmpl-1' twice" in refused(tmp_path, source, "vllm")
+    answer["usage"]["completion_tokens"] *= 2
+    answer["choices"] *= 2
+    source.write_text(json.dumps(answer))
+    assert "an answer holds its choice 0 twice" in refused(tmp_path, source, "vllm")
+
+
 @pytest.mark.parametrize(("prompt", "generated"), [(0, 12), (25, 12), (10, 2), (20, 11), (20, 13)])
 def test_rows_of_vllm_against_its_usage(tmp_path: Path, prompt: int, generated: int) -> None:
     """31 rows are a prompt of 20 and 12 tokens, the last of which is not read again."""
@@ -49,6 +67,7 @@ def test_usage_of_several_choices(tmp_path: Path) -> None:
     """It counts the prompt once, and what all of them generated."""
     answer = counted(logical(31, 2, 8, 0), 20, 12 + 5)
     answer["choices"] += vllm_answer(logical(24, 2, 8, 0, seed=1), 20)["choices"]
+    answer["choices"][1]["index"] = 1
     source = written(tmp_path / "v.json", answer)
     convert(source, tmp_path / "out.parquet")
     trace = open_trace(tmp_path / "out.parquet")

@@ -115,6 +115,14 @@ def test_a_newest_token_that_is_never_listed(tmp_path: Path) -> None:
     assert "seq_len_current - 1" in doubts[0]
 
 
+def test_one_bad_number_does_not_shift_the_file(tmp_path: Path) -> None:
+    array = with_newest(12, 40)
+    array[-1, 1, 0] += 1
+    message = refused(tmp_path, lines(tmp_path, array, 40))
+    assert "line 24 selects the position seq_len_current" in message
+    assert "(1 of the lines do so), and 23 lines list the one before it" in message
+
+
 @pytest.mark.parametrize("form", ["sglang", "vllm"])
 def test_answers_know_their_prompt(tmp_path: Path, form: str) -> None:
     """A smaller `prompt_len` would make rows of the prompt decode steps; a larger one cuts."""

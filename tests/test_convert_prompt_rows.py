@@ -1,12 +1,14 @@
 """Arrays that also hold rows of the prompt: these must not become decode steps without a word."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from test_convert import logical
+from test_convert import logical, sglang_answer, vllm_answer
+from test_convert_lines import lines
 
 from hisparse_sim.cli import cli
 from hisparse_sim.traces import TraceError, open_trace
@@ -69,7 +71,8 @@ def test_rows_that_may_be_the_prompt_s_are_doubted(tmp_path: Path) -> None:
     assert "the newest position of row 0 is 20, rising by 1 per row" in doubts[0]
     assert "give `first_position` 20 if" in doubts[0]
     assert converted(tmp_path, newest + 20)[0] == []  # the newest token itself
-    assert converted(tmp_path, newest + 19)[0] == []  # counted without it
+    (doubt,) = converted(tmp_path, newest + 19)[0]  # counted without it, or off by one
+    assert "layer 0 lists in 30 of 30 rows as its newest the position 1 before its query" in doubt
     assert converted(tmp_path, logical(12, 2, 8, 40))[0] == []
 
 
@@ -81,3 +84,42 @@ def test_doubts_are_told_on_stderr(tmp_path: Path) -> None:
     )
     assert found.exit_code == 0
     assert found.stderr.startswith("warning: ")
+
+
+def saved(folder: Path, form: str, array: np.ndarray) -> dict[str, Any]:
+    """Write 30 decode rows behind a prompt of 40 tokens; return options for `convert`."""
+    if form == "array":
+        np.save(folder / "source.npy", array)
+        return {"source": folder / "source.npy", "prompt_len": 40}
+    if form == "jsonl":
+        return {"source": lines(folder, array, 40)}
+    whole = np.concatenate([np.full((40, *array.shape[1:]), 7_000_000, np.int32), array])
+    answer = (sglang_answer if form == "sglang" else vllm_answer)(whole, 40)
+    (folder / "source.json").write_text(json.dumps(answer))
+    return {"source": folder / "source.json", "top_k": array.shape[2]}
+
+
+@pytest.mark.parametrize("form", ["array", "sglang", "vllm", "jsonl"])
+def test_layers_that_no_indexer_lists(tmp_path: Path, form: str) -> None:
+    """In any layer, by any importer: the same row in every step, and rows three tokens late."""
+    random = np.random.default_rng(1)
+    array = np.argsort(random.random((30, 3, 40)))[..., :8]
+    array[..., 0] = np.arange(40, 70)[:, None]  # the query
+
+    def doubts(rows: np.ndarray) -> list[str]:
+        found: list[str] = []
+        options = saved(tmp_path, form, rows.astype(np.int32))
+        convert(options.pop("source"), tmp_path / "out.parquet", provenance="synthetic",
+                warn=found.append, **options)  # fmt: skip
+        return found
+
+    assert doubts(array) == []
+    frozen = array.copy()
+    frozen[:, 1:] = array[0, 1:]
+    (doubt,) = doubts(frozen)
+    assert "layer 1 lists the same positions in all of its 30 rows" in doubt
+    assert "(the same of 1 other layers)" in doubt
+    late = array.copy()
+    late[3:, 2] = array[:-3, 2]
+    (doubt,) = doubts(late)
+    assert "layer 2 lists in 27 of 30 rows as its newest the position 3 before its query" in doubt

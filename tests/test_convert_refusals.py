@@ -248,6 +248,17 @@ def test_files_that_are_none(tmp_path: Path) -> None:
     assert "holds 2 arrays (a.npy, b.npy)" in refused(tmp_path, tmp_path / "two.npz", prompt_len=9)
 
 
+def test_a_header_that_says_less_than_the_file_holds(tmp_path: Path) -> None:
+    """One bit of the header: (30, 2, 8) becomes (20, 2, 8)."""
+    source = tmp_path / "bit.npy"
+    np.save(source, logical(30, 2, 8, 40))
+    content = bytearray(source.read_bytes())
+    content[content.index(b"(30, 2, 8)") + 1] ^= 1
+    source.write_bytes(content)
+    message = refused(tmp_path, source, prompt_len=40)
+    assert "holds 640 bytes more than the array of shape (20, 2, 8)" in message
+
+
 def test_views_and_numbers_of_torch(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     source = tmp_path / "tensor.pt"

@@ -654,6 +654,35 @@ def test_rates_without_counts_are_one_at_a_buffer(tmp_path: Path) -> None:
         read_miss_curve(file, "lru", 1.0, 2)
 
 
+@pytest.mark.parametrize(
+    ("name", "left", "right"),
+    [
+        ("trace", "good", "other"),
+        ("trace_sha256", "ab", "cd"),
+        ("selected_layers", "all", "9"),
+        ("selected_steps", "all", "0:20"),
+        ("start", "direct", "cold"),  # neither is the one that is asked for
+        ("seed", 0, 7),
+    ],
+)
+def test_rates_of_different_runs_are_no_curve(
+    name: str, left: Any, right: Any, tmp_path: Path
+) -> None:
+    file = tmp_path / "m.csv"
+    file.write_text(f"{name},buffer,miss_rate\n{left},8,0.5\n{right},16,0.25\n")
+    with pytest.raises(TraceError, match=f"not a single miss curve: {name} is {left}, {right}"):
+        read_miss_curve(file, "lru", 1.0, 2)
+    file.write_text(f"{name},buffer,miss_rate\n{left},8,0.5\n{left},16,0.25\n")
+    assert read_miss_curve(file, "lru", 1.0, 2).rates == {8: 0.5, 16: 0.25}
+
+
+def test_a_miss_curve_without_rows(tmp_path: Path) -> None:
+    file = tmp_path / "m.csv"
+    file.write_text("buffer,miss_rate\n")
+    with pytest.raises(TraceError, match=r"m\.csv has no rows"):
+        read_miss_curve(file, "lru", 1.0, 2)
+
+
 def test_misses_come_from_one_place(tmp_path: Path) -> None:
     file = tmp_path / "m.csv"
     file.write_text("trace,buffer,miss_rate\nmine,4096,0.05\n")

@@ -170,6 +170,26 @@ def test_kept_work_is_one_sweep_s_at_a_time(path: Path, tmp_path: Path) -> None:
     ]
 
 
+def test_a_link_leads_to_the_same_lock(path: Path, tmp_path: Path) -> None:
+    out, link = tmp_path / "rows.csv", tmp_path / "link.csv"
+    link.symlink_to(out)
+    with Kept(tmp_path / "rows.csv.partial"):
+        second = run("sweep", path, *SWEEP, "-o", link)
+    assert second.exit_code == 1
+    assert "rows.csv.partial is in use: a sweep (process " in second.stderr
+    assert not out.exists()
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_a_pipe_in_the_place_of_the_lock(path: Path, tmp_path: Path) -> None:
+    lock = tmp_path / ".rows.csv.partial.lock"
+    os.mkfifo(lock)
+    result = run("sweep", path, *SWEEP, "-o", tmp_path / "rows.csv")
+    assert result.exit_code == 1
+    assert f"{lock} is a device or pipe, where the lock of" in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
 def test_the_lock_of_a_process_that_was_killed_is_free(path: Path, tmp_path: Path) -> None:
     code = """
 import os, signal, sys

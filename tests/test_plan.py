@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from hisparse_sim import sweep
 from hisparse_sim.simulator.serving.aim import Aim
 from hisparse_sim.simulator.serving.deployment import Deployment
 from hisparse_sim.simulator.serving.hardware import load_hardware
@@ -30,6 +31,7 @@ from hisparse_sim.simulator.serving.steptimes import LAYOUTS, load_step_times
 from hisparse_sim.simulator.serving.workload import Workload
 from hisparse_sim.simulator.serving.worth import break_even, on_link, policy_value, scale_misses
 from hisparse_sim.simulator.views.plan_view import show_plan
+from hisparse_sim.traces import Demand, Metadata, TraceWriter
 
 GIB = 1 << 30
 GLM, H200 = load_model("glm-5.1"), load_hardware("h200")
@@ -300,6 +302,26 @@ def test_misses_of_the_sample() -> None:
     assert layer_misses(None, "belady", 4096).mean < found.mean
     with pytest.raises(ValueError, match="no more than the 512"):
         layer_misses(None, "lru", 4096, warm_up_steps=512)
+
+
+def test_a_rate_is_misses_over_accesses_of_requests_of_all_lengths(tmp_path: Path) -> None:
+    """Three of 20 steps that select 2 positions, one of 90 steps that selects 8: as a sweep says,
+    not misses weighed by steps over accesses weighed by requests."""
+    path = tmp_path / "t.parquet"
+    rng = np.random.default_rng(0)
+    with TraceWriter(path, Metadata("glm-5.1", "synthetic", 8, None)) as writer:
+        for number, (steps, width) in enumerate([(20, 2)] * 3 + [(90, 8)]):
+            rows = np.concatenate([rng.permutation(500)[:width] for _ in range(steps)])
+            step = np.arange(steps, dtype=np.int32)
+            ends = np.arange(steps + 1) * width
+            writer.write(Demand(f"r{number}", 0, 600, step, step + 601, ends, rows.astype("i4")))
+    swept = sweep(path, ["lru"], [32], compare_min=False).rows.iloc[0]
+    found = layer_misses(path, "lru", 32, warm_up_steps=0)
+    assert found.selected == (3 * 20 * 2 + 90 * 8) / 150
+    assert found.rate == pytest.approx(swept["miss_rate"])
+    assert found.rate < 1
+    assert layer_misses(path, "lru", 32).selected == (3 * 4 * 2 + 74 * 8) / 86  # the same steps
+    assert found.context == pytest.approx((60 * 610.5 + 90 * 645.5) / 150)
 
 
 def test_serve_all_rows() -> None:

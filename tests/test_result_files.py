@@ -96,6 +96,17 @@ def result_text(rows: pd.DataFrame) -> str:
     return stdout.getvalue()
 
 
+def test_a_carriage_return_beside_gaps(tmp_path: Path) -> None:
+    """What is missing stays so: a gap in quotes would be an empty text."""
+    full = ROW | {"request": "a\rb", "layer": 1, "p95": 3.0}
+    rows = pd.DataFrame([full, full | {"layer": 2, "p95": None, "excess_over_min": 0.5}])
+    write_rows(rows, "csv", tmp_path / "rows.csv")
+    found = read_rows(tmp_path / "rows.csv")
+    assert found["request"].tolist() == ["a\rb"] * 2
+    assert found["p95"].isna().tolist() == [False, True]
+    assert found["excess_over_min"].isna().tolist() == [True, False]
+
+
 @given(st.text(alphabet="'=+-@\t\rab", max_size=5))
 def test_cells_give_their_text_back(text: str) -> None:
     assert text_of(cell_of(text)) == text

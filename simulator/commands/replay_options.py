@@ -115,7 +115,8 @@ def kept_beside(output: Path | None) -> "Kept | None":
 
     if output is None or not is_file(output):
         return None
-    kept = Kept(output.with_name(f"{output.name}.partial"))
+    target = output.resolve() if output.is_symlink() else output  # where the result is written
+    kept = Kept(target.with_name(f"{target.name}.partial"))
     return click.get_current_context().with_resource(kept)
 
 

@@ -6,16 +6,11 @@ version of the program, is ignored. A lock beside the file lets one sweep use it
 
 import hashlib
 import json
-import os
 import zlib
 from base64 import b64decode, b64encode
-from collections.abc import Callable
-from contextlib import suppress
-from errno import EACCES, EAGAIN
 from importlib.metadata import version
 from os import PathLike
 from pathlib import Path
-from platform import node
 from types import TracebackType
 from typing import Any, NamedTuple
 
@@ -27,12 +22,7 @@ from hisparse_sim.simulator.replay.metrics import Misses
 from hisparse_sim.simulator.replay.modes import EPOCH_CLOCK
 from hisparse_sim.traces import Part, Trace, TraceError, atomic_path
 from hisparse_sim.traces.files import opened
-from hisparse_sim.traces.terminal import printable
-
-try:
-    import fcntl
-except ImportError:  # Windows: two sweeps on one file go unnoticed
-    fcntl = None  # type: ignore[assignment]
+from hisparse_sim.traces.locks import locked
 
 _HEAD = b"hisparse-sim: finished work of a sweep"
 
@@ -67,7 +57,7 @@ class Kept:
         file.
         """
         self.path = Path(path)
-        self._release = _locked(self.path)
+        self._release = locked(self.path, "a sweep")
         self._own: set[str] = set()  # names of what this sweep asks for or adds
         try:
             self._found = self._read()
@@ -207,44 +197,3 @@ def _digest(text: bytes) -> bytes:
 
 def _nothing() -> None:
     pass
-
-
-def _locked(path: Path) -> Callable[[], None]:
-    """Take the lock of a file and return how to release it. The system releases it when the
-    process ends, in whatever way; the lock file names its holder.
-
-    Raises TraceError if another sweep has it.
-    """
-    if fcntl is None:
-        return _nothing
-    lock = path.with_name(f".{path.name}.lock")
-    while True:
-        try:
-            file = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
-        except OSError as error:
-            raise TraceError(f"{lock} cannot be written: {error.strerror or error}") from error
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            holder = printable(os.read(file, 200).decode(errors="replace")) or "another process"
-            os.close(file)
-            if error.errno not in (EACCES, EAGAIN):
-                return _nothing  # a file system without locks
-            raise TraceError(
-                f"{path} is in use: a sweep ({holder}) is writing the same output; wait for it, or"
-                " name another file"
-            ) from None
-        with suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(file), os.stat(lock)):
-                break
-        os.close(file)  # its holder has just removed it
-
-    os.truncate(file, 0)
-    os.write(file, f"process {os.getpid()} on {node()}".encode())
-
-    def release() -> None:
-        with suppress(OSError):
-            lock.unlink()
-        os.close(file)
-
-    return release

@@ -24,6 +24,7 @@ from hisparse_sim.simulator.replay.replaying import replay_part
 from hisparse_sim.simulator.replay.result_files import read_rows
 from hisparse_sim.simulator.replay.totals import totals
 from hisparse_sim.traces import OneTrace, Part, Trace, TraceError, as_trace
+from hisparse_sim.traces.demand import Ints
 from hisparse_sim.traces.file.units import TOKEN, plural, refuse_blocks
 from hisparse_sim.traces.synth.generated import GeneratedTrace
 
@@ -43,8 +44,8 @@ class LayerMisses:
     start: str
     per_layer: tuple[float, ...]  # [layers of the trace], mean over requests and steps
     spread: tuple[tuple[float, ...], ...]  # [layers][QUANTILES], ascending, over requests and steps
-    selected: float  # positions a step, mean
-    context: float  # tokens of a request, mean over its steps
+    selected: float  # positions a step, mean over the steps of the misses
+    context: float  # tokens of a request, mean over all steps
     weights: tuple[float, ...] | None = None  # [layers] that each stands for; None: as many each
 
     @property
@@ -119,7 +120,7 @@ def layer_misses(
     if isinstance(opened, CountedTrace):
         return _counted(opened, chosen.name, device_buffer_size, start, warm_up_steps)
 
-    def replay(part: Part) -> tuple[int, npt.NDArray[np.int32], float, float]:
+    def replay(part: Part) -> tuple[int, npt.NDArray[np.int32], npt.NDArray[np.int64], Ints]:
         demand = opened.read(part)
         if len(demand.step) <= warm_up_steps:
             raise ValueError(
@@ -127,19 +128,28 @@ def layer_misses(
                 f" than the {warm_up_steps} of the warm-up"
             )
         misses = replay_part(demand, chosen, device_buffer_size, start, seed=seed).misses
-        listed = float(np.mean(np.diff(demand.offsets)))
-        return part.layer, misses[warm_up_steps:], float(np.mean(demand.seq_len)), listed
+        listed = np.diff(demand.offsets)[warm_up_steps:]
+        return part.layer, misses[warm_up_steps:], listed, demand.seq_len
 
     by_layer: dict[int, list[npt.NDArray[np.int32]]] = {}
+    listed_by_layer: dict[int, list[npt.NDArray[np.int64]]] = {}
     contexts: list[float] = []
-    selected: list[float] = []
+    steps: list[int] = []
     with ThreadPoolExecutor() as pool:
-        for layer, misses, context, listed in pool.map(replay, opened.parts):
+        for layer, misses, listed, seq_len in pool.map(replay, opened.parts):
             by_layer.setdefault(layer, []).append(misses)
-            contexts.append(context)
-            selected.append(listed)
+            listed_by_layer.setdefault(layer, []).append(listed)
+            contexts.append(float(np.mean(seq_len)))
+            steps.append(len(seq_len))
     grid = np.linspace(0, 1, QUANTILES)
     layers = [np.concatenate(parts) for _, parts in sorted(by_layer.items())]
+    weights = (
+        tuple(float(opened.stands_for[layer]) for layer in sorted(by_layer))
+        if isinstance(opened, GeneratedTrace)
+        else None
+    )
+    # Over the same steps as the misses, so that their quotient is misses over accesses.
+    accesses = [np.mean(np.concatenate(parts)) for _, parts in sorted(listed_by_layer.items())]
     return LayerMisses(
         trace=opened.name,
         provenance=opened.metadata.provenance,
@@ -149,13 +159,9 @@ def layer_misses(
         start=start,
         per_layer=tuple(float(np.mean(misses)) for misses in layers),
         spread=tuple(tuple(np.quantile(misses, grid).tolist()) for misses in layers),
-        selected=float(np.mean(selected)),
-        context=float(np.mean(contexts)),
-        weights=(
-            tuple(float(opened.stands_for[layer]) for layer in sorted(by_layer))
-            if isinstance(opened, GeneratedTrace)
-            else None
-        ),
+        selected=float(np.average(accesses, weights=weights)),
+        context=float(np.average(contexts, weights=steps)),
+        weights=weights,
     )
 
 
@@ -240,8 +246,9 @@ def read_miss_curve(
     `start` is taken. A rate has no layers or distribution: all are taken as equal. `context`:
     tokens of the requests that were swept.
 
-    Raises TraceError if the file cannot be read, has a rate that is none (missing, negative, above
-    1), holds several traces, seeds or selections of one trace, or counts no tokens.
+    Raises TraceError if the file cannot be read, has no rows, has a rate that is none (missing,
+    negative, above 1), holds several traces, starts, seeds or selections of one trace, or counts no
+    tokens.
     """
     file, policy = Path(path), get_policy(policy).name
     of_facts = file.suffix.lower() == ".parquet" and is_facts(file)
@@ -267,6 +274,8 @@ def read_miss_curve(
         rows = rows[rows["policy"].str.lower().replace(ALIASES) == policy]
         if rows.empty:
             raise TraceError(f"{file} has no rows of {policy}; it has {swept or 'none'}")
+    if rows.empty:
+        raise TraceError(f"{file} has no rows: give the rows of a sweep")
     if "start" in rows and start in set(rows["start"].dropna()):
         rows = rows[rows["start"] == start]
     rates = _rates_by_counts(file, rows) if counted else _rates_as_given(file, rows)
@@ -313,7 +322,19 @@ def _rates_by_counts(file: Path, rows: pd.DataFrame) -> dict[int, float]:
     return dict(zip(sums["buffer"].astype(int), sums["miss_rate"].astype(float), strict=True))
 
 
+_ONE_IN_A_CURVE = (
+    *("trace", "trace_sha256", "request", "layer", "selected_layers", "selected_steps"),
+    *("selected_requests", "first_step", "start", "seed", "engine", "draft_tokens"),
+)
+
+
 def _rates_as_given(file: Path, rows: pd.DataFrame) -> dict[int, float]:
+    for name in _ONE_IN_A_CURVE:
+        if name in rows and rows[name].nunique(dropna=False) > 1:
+            found = ", ".join(list(dict.fromkeys(rows[name].astype(str)))[:5])
+            raise TraceError(
+                f"{file} is not a single miss curve: {name} is {found}; give the rows of one"
+            )
     rates: dict[int, float] = {}
     for buffer, rate in zip(rows["buffer"].astype(int), rows["miss_rate"], strict=True):
         if rates.setdefault(buffer, float(rate)) != rate:

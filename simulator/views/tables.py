@@ -1,6 +1,5 @@
 """Result rows as a table on the terminal or as csv, json, jsonl or parquet."""
 
-import csv
 import json
 import math
 import re
@@ -69,7 +68,7 @@ def write_text(text: str, output: Path | None) -> None:
         sys.stdout.write(text)
     else:
         with atomic_path(output) as path:
-            Path(path).write_text(text, encoding="utf-8")
+            Path(path).write_text(text, encoding="utf-8", newline="")
 
 
 def _csv(rows: pd.DataFrame) -> str:
@@ -81,13 +80,10 @@ def _csv(rows: pd.DataFrame) -> str:
         }
     )
     # A writer that ends lines with \n alone leaves \r bare, and every reader breaks the line there.
+    # To quote all texts instead would quote gaps, too, which would be read as empty texts.
     texts = (column for _, column in rows.items() if not pd.api.types.is_numeric_dtype(column))
     bare = any(isinstance(value, str) and "\r" in value for column in texts for value in column)
-    return rows.to_csv(
-        index=False,
-        lineterminator="\n",
-        quoting=csv.QUOTE_NONNUMERIC if bare else csv.QUOTE_MINIMAL,
-    )
+    return rows.to_csv(index=False, lineterminator="\r\n" if bare else "\n")
 
 
 def _cell(value: Any) -> Any:

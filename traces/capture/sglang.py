@@ -32,9 +32,10 @@ from hisparse_sim.traces.errors import TraceError
 from hisparse_sim.traces.file.captured import MOST_TOKENS, checked_id
 from hisparse_sim.traces.file.metadata import Metadata
 from hisparse_sim.traces.file.writer import TraceWriter
-from hisparse_sim.traces.files import refuse_unwritable
+from hisparse_sim.traces.files import is_file, refuse_unwritable
 from hisparse_sim.traces.importers.prompt_rows import first_of
 from hisparse_sim.traces.importers.short_rows import TIES, ShortRows
+from hisparse_sim.traces.locks import locked
 
 __all__ = [
     "LEFT_OUT_REQUESTS",
@@ -83,8 +84,8 @@ def capture(
     on rows that list few positions, which are kept and counted in the notes, and on requests with
     rows that no trace can hold: these are left out, and named in the notes.
 
-    Raises TraceError if a request fails as the others would, or none can be used; the completed
-    requests stay in the folder `TARGET.partial`.
+    Raises TraceError if a request fails as the others would, or none can be used (the completed
+    requests stay in the folder `TARGET.partial`), or if another capture has that folder.
     """
     server.check()
     target = Path(target)
@@ -97,28 +98,34 @@ def capture(
     longest = max(len(prompt.input_ids) for prompt in prompts)
     if longest + max_new_tokens > MOST_TOKENS:
         raise TraceError(f"{longest} tokens and {max_new_tokens} new ones are too many for a trace")
+    if target.is_symlink() and is_file(target):
+        target = target.resolve()  # where the trace is written
     folder = target.with_name(target.name + ".partial")
+    release = locked(folder, "a capture")
     try:
-        folder.mkdir(exist_ok=True)
-    except OSError as error:
-        raise TraceError(f"{folder} cannot be made: {error.strerror or error}") from error
-    sampling = {"max_new_tokens": max_new_tokens, "temperature": 0, "ignore_eos": ignore_eos}
-    jobs = [Request(prompt, model, sampling, folder) for prompt in prompts]
-    left_out = _run(jobs, server, concurrency, folder, progress)
-    good = [job for job in jobs if job.prompt.request not in left_out]
-    short = sum((job.short for job in good), ShortRows())
-    if warn is not None:
-        for doubt in (
-            *(f"{reason}; the request is left out" for reason in left_out.values()),
-            *first_of([job.doubt for job in good if job.doubt is not None]),
-            *short.doubts(str(target), TIES),
-        ):
-            warn(doubt)
-    notes = {"sampling": sampling, **short.notes}
-    if left_out:
-        notes[LEFT_OUT_REQUESTS] = list(left_out)
-    _assemble(good, target, model, dataset, notes)
-    shutil.rmtree(folder, ignore_errors=True)
+        try:
+            folder.mkdir(exist_ok=True)
+        except OSError as error:
+            raise TraceError(f"{folder} cannot be made: {error.strerror or error}") from error
+        sampling = {"max_new_tokens": max_new_tokens, "temperature": 0, "ignore_eos": ignore_eos}
+        jobs = [Request(prompt, model, sampling, folder) for prompt in prompts]
+        left_out = _run(jobs, server, concurrency, folder, progress)
+        good = [job for job in jobs if job.prompt.request not in left_out]
+        short = sum((job.short for job in good), ShortRows())
+        if warn is not None:
+            for doubt in (
+                *(f"{reason}; the request is left out" for reason in left_out.values()),
+                *first_of([job.doubt for job in good if job.doubt is not None]),
+                *short.doubts(str(target), TIES),
+            ):
+                warn(doubt)
+        notes = {"sampling": sampling, **short.notes}
+        if left_out:
+            notes[LEFT_OUT_REQUESTS] = list(left_out)
+        _assemble(good, target, model, dataset, notes)
+        shutil.rmtree(folder, ignore_errors=True)
+    finally:
+        release()
 
 
 def _run(

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ from hisparse_sim.traces.errors import TraceError
 from hisparse_sim.traces.file.captured import MOST_TOKENS, BadRows, demands
 from hisparse_sim.traces.files import atomic_path
 from hisparse_sim.traces.importers.prompt_rows import doubt_of_tokens
+from hisparse_sim.traces.importers.row_doubts import doubt_of_layer
 from hisparse_sim.traces.importers.sglang import misfit, refuse_speculative
 from hisparse_sim.traces.importers.short_rows import ShortRows
 
@@ -31,6 +33,8 @@ _FLAG_HINT = "start the server with --enable-return-indexer-topk (--print-server
 
 # What an answer may hold beside its top-k: text, token ids, and what the server says of itself.
 _REST_BYTES, _REST_BYTES_PER_TOKEN = 1 << 20, 256
+
+_COUNT_BYTES = 8  # at the end of a file of rows: how many it holds
 
 
 @dataclass(frozen=True)
@@ -71,8 +75,13 @@ class Request:
 
     def is_done(self) -> bool:
         # After a crash of the machine a file may be there whose end is not.
-        size = self.path.stat().st_size if self.path.exists() else 0
-        return size > 0 and size % self.model.row_bytes == 0
+        try:
+            with self.path.open("rb") as file:
+                size = file.seek(-_COUNT_BYTES, os.SEEK_END)
+                count = int.from_bytes(file.read(_COUNT_BYTES), "little")
+        except OSError:
+            return False
+        return count > 0 and size == count * self.model.row_bytes
 
     def run(self, server: Server, stop: Stop) -> None:
         """Get the rows. Raises LeftOut if they cannot be used."""
@@ -115,7 +124,9 @@ class Request:
                 answer = generate(server, self.body, sink, most_bytes, rest_bytes, stop)
             except _Unusable as error:
                 raise TraceError(str(error)) from None
-        self._check(answer, received, server)
+        count = self._check(answer, received, server)
+        with path.open("ab") as file:
+            file.write(count.to_bytes(_COUNT_BYTES, "little"))
         self._look_through(path, server.url)
 
     def _look_again(self) -> None:
@@ -138,6 +149,13 @@ class Request:
         try:
             for part in self.demands(path, place):
                 counts = np.diff(part.offsets)
+                if self.doubt is None:
+                    # Their layers are read one by one: a file may be larger than the memory.
+                    doubt = doubt_of_layer(self._array(path)[:, part.layer], seq_len - 1)
+                    if doubt is not None:
+                        self.doubt = (
+                            f"{place}: request {part.request!r}, layer {part.layer} {doubt}"
+                        )
                 where = f"request {part.request!r}, layer {part.layer}"
                 short.add(counts, part.seq_len, self.model.top_k, where)
                 empty += int((counts == 0).sum())
@@ -149,7 +167,8 @@ class Request:
         self.short = short
 
     def _array(self, path: Path) -> Any:
-        return np.memmap(path, "<i4", "r").reshape(-1, self.model.num_layers, self.model.top_k)
+        count = (path.stat().st_size - _COUNT_BYTES) // self.model.row_bytes
+        return np.memmap(path, "<i4", "r", shape=(count, self.model.num_layers, self.model.top_k))
 
     def demands(self, path: Path, place: str) -> Iterator[Demand]:
         """Yield the demands of the rows in a file."""
@@ -163,7 +182,8 @@ class Request:
             layer_types=self.model.layer_types,
         )
 
-    def _check(self, answer: Any, received: int, server: Server) -> None:
+    def _check(self, answer: Any, received: int, server: Server) -> int:
+        """Return how many decode rows the answer counts, which are those that were received."""
         place = f"{server.url}: request {self.prompt.request!r}"
         about = answer.get("meta_info") if isinstance(answer, dict) else None
         ended = about.get("finish_reason") if isinstance(about, dict) else None
@@ -192,3 +212,4 @@ class Request:
                 received, rows, layers, top_k, cached, "start it with --disable-radix-cache"
             )
             raise TraceError(f"{place}: {why}")
+        return int(output) - 1

@@ -34,7 +34,15 @@ def open_npy(path: Path, place: str) -> Any:
         with path.open("rb") as file:
             if file.read(len(MAGIC_PREFIX)) != MAGIC_PREFIX:
                 raise TraceError(f"{place} is not a .npy file")
-        return shaped(np.load(path, mmap_mode="r", allow_pickle=False), place)
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+        # A header that says less than there is would lose rows without a word.
+        more = path.stat().st_size - getattr(array, "offset", 0) - array.nbytes
+        if more > 0:
+            raise TraceError(
+                f"{place} holds {more} bytes more than the array of shape {array.shape} in its "
+                f"header: the file is damaged, or holds several arrays; save it again"
+            )
+        return shaped(array, place)
 
 
 def shaped(array: Any, place: str) -> Any:

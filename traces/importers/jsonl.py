@@ -2,8 +2,9 @@
 
 Keys: `request_id`, `layer_id`, `step_idx`, `seq_len_current`, `selected_token_pos` (list, -1 is
 padding); others are ignored. Lines may come in any order. `seq_len_current` counts the tokens up to
-and including the one being decoded, which so stands at `seq_len_current` - 1, unless some row
-selects just that position `seq_len_current`: then it is taken not to, in the whole file.
+and including the one being decoded, which so stands at `seq_len_current` - 1, unless rows
+select just that position `seq_len_current`: then it is taken not to, in the whole file, which is
+refused if most rows contradict that.
 """
 
 import json
@@ -23,10 +24,12 @@ from hisparse_sim.traces.importers.importer import Imported, Importer, Options
 from hisparse_sim.traces.importers.prompt_rows import (
     LEFT_OUT,
     ROWS_READ,
+    ROWS_TRUSTED,
     Sign,
     first_of,
     sign_of_prompt,
 )
+from hisparse_sim.traces.importers.row_doubts import doubt_of_layer
 from hisparse_sim.traces.importers.row_spool import RowSpool
 from hisparse_sim.traces.importers.short_rows import ShortRows
 
@@ -50,7 +53,7 @@ def _read(path: Path, options: Options) -> Imported:
     spool = RowSpool(options.scratch)
     ids: dict[str, str | int] = {}  # as the file writes them
     nearest: dict[str, int] = {}  # highest position of any row, from its seq_len_current
-    excludes_newest, most = False, 0
+    beyond, up_to, first_beyond, most = 0, 0, 0, 0  # lines that list seq_len_current, or one less
     prompt_rows = [0, 0]  # of the prompt, if seq_len_current is with the newest token or without
     with opened(path) as file:
         number = 0
@@ -67,10 +70,12 @@ def _read(path: Path, options: Options) -> Imported:
                 )
             positions = np.frombuffer(row.positions, np.int32)
             behind = positions[positions >= 0] - _positions(row.seq_len, options.tokens)
-            excludes_newest |= bool((behind == 0).any())
-            nearest[request] = max(
-                nearest.get(request, -MOST_TOKENS), int(behind.max(initial=-MOST_TOKENS))
-            )
+            newest = int(behind.max(initial=-MOST_TOKENS))
+            if (behind == 0).any():
+                first_beyond, beyond = first_beyond or number, beyond + 1
+            elif newest == -1 and row.seq_len % options.tokens == 0:
+                up_to += 1
+            nearest[request] = max(nearest.get(request, -MOST_TOKENS), newest)
             if options.prompt_len is not None:
                 prompt_rows[0] += row.seq_len <= options.prompt_len
                 prompt_rows[1] += row.seq_len < options.prompt_len
@@ -78,6 +83,13 @@ def _read(path: Path, options: Options) -> Imported:
             spool.add(request, row.layer, row.step, row.seq_len, row.positions)
     if not ids:
         raise TraceError(f"{path} holds no rows")
+    if up_to >= ROWS_TRUSTED and 0 < 4 * beyond < up_to:
+        raise TraceError(
+            f"{path}, line {first_beyond} selects the position seq_len_current, as if that left "
+            f"out the newest token ({beyond} of the lines do so), and {up_to} lines list the one "
+            f"before it as their newest: correct the one or the other"
+        )
+    excludes_newest = beyond > 0
     width = options.top_k or max(1, most)
     notes: dict[str, Any] = {
         "seq_len_current": f"{'without' if excludes_newest else 'with'} the newest token"
@@ -91,8 +103,9 @@ def _read(path: Path, options: Options) -> Imported:
     doubts += _far_behind(path, [each for each in nearest if nearest[each] < wanted])
     if prompt_rows[excludes_newest]:
         notes[LEFT_OUT] = prompt_rows[excludes_newest]
-    short = rows.short_rows(width)
+    short, layer_doubts = rows.short_rows(width)
     notes |= short.notes
+    doubts = doubts or first_of(layer_doubts, "layers")
     doubts += short.doubts(str(path), "rows of the prompt do so, and `prompt_len` leaves them out")
     return Imported(rows.parts(), width, options.num_layers, lengths, notes, doubts)
 
@@ -149,15 +162,23 @@ class _Rows:
                              f"seq_len_current is above `prompt_len`")  # fmt: skip
         return first_of(found)
 
-    def short_rows(self, width: int) -> ShortRows:
-        """Return the rows that list fewer positions than they could, up to `width`."""
+    def short_rows(self, width: int) -> tuple[ShortRows, list[str]]:
+        """Return the rows that list fewer positions than they could, up to `width`, and doubts of
+        layers."""
         found = ShortRows()
+        doubts: list[str] = []
         for request, layer in self._spool.parts():
             _, seq_len, (offsets, values) = self._decode(request, layer)
             before = np.concatenate([np.zeros(1, np.int64), np.cumsum(values >= 0)])
             counts = before[offsets[1:]] - before[offsets[:-1]]
-            found.add(counts, seq_len, width, f"request {request!r}, layer {layer}")
-        return found
+            place = f"request {request!r}, layer {layer}"
+            found.add(counts, seq_len, width, place)
+            wide = np.diff(offsets)
+            if (wide == wide[0]).all():
+                listed = values.reshape(len(wide), -1)
+                doubt = doubt_of_layer(listed, seq_len.astype(np.int64) - 1, self._tokens)
+                doubts += [] if doubt is None else [f"{self._path}: {place} {doubt}"]
+        return found, doubts
 
     def _decode(self, request: str, layer: int) -> tuple[Ints, Ints, Ragged]:
         """Return step, seq_len and positions of a part."""

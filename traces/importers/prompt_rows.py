@@ -80,11 +80,12 @@ def doubt_of_tokens(rows: Any, seq_len: Longs, place: str, tokens: int = 1) -> s
     return f"{what}: the rows may be those of other tokens"
 
 
-def first_of(doubts: Sequence[str]) -> tuple[str, ...]:
-    """Return the first, and how many other requests have one: there may be thousands."""
+def first_of(doubts: Sequence[str], of: str = "requests") -> tuple[str, ...]:
+    """Return the first, and how many other requests, or what `of` says, have one: there may be
+    thousands."""
     if len(doubts) < 2:
         return tuple(doubts)
-    return (f"{doubts[0]} (the same of {len(doubts) - 1} other requests)",)
+    return (f"{doubts[0]} (the same of {len(doubts) - 1} other {of})",)
 
 
 def prompt_len_of_answer(given: int | None, counted: Any, place: str, key: str) -> int:

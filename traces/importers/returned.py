@@ -16,6 +16,7 @@ from hisparse_sim.traces.importers.prompt_rows import (
     doubt_of_tokens,
     first_of,
 )
+from hisparse_sim.traces.importers.row_doubts import doubt_of_layer
 from hisparse_sim.traces.importers.short_rows import TIES, ShortRows
 
 
@@ -83,6 +84,7 @@ def imported(
     left_out = sum(count * max(0, each.prompt_len - each.first_position) for each in found)
     short = ShortRows()
     doubts: list[str] = []
+    layer_doubts: list[str] = []
     unseen: list[str] = []  # layers that never list the newest token
     for each in found:
         array = each.open()
@@ -96,12 +98,15 @@ def imported(
         for index, layer in enumerate(layers):  # one is in memory
             listed = array[first:, index]
             place = f"request {each.request!r}, layer {layer}"
+            doubt = doubt_of_layer(listed, newest, options.tokens)
+            layer_doubts += [] if doubt is None else [f"{path}: {place} {doubt}"]
             short.add((listed >= 0).sum(axis=1), newest + 1, width, place)
             if len(listed) >= ROWS_TRUSTED and not (listed == newest[:, None]).any():
                 unseen.append(place)
     notes = {**({LEFT_OUT: left_out} if left_out else {}), **short.notes}
-    said = (*first_of(doubts), *short.doubts(str(path), if_short))
-    if unseen and if_unseen and not doubts:
+    said = (*(first_of(doubts) or first_of(layer_doubts, "layers")),
+            *short.doubts(str(path), if_short))  # fmt: skip
+    if unseen and if_unseen and not doubts and not layer_doubts:
         said += (
             f"{path}: {unseen[0]} never lists its newest token, which nearly every step of an "
             f"indexer does ({len(unseen)} of {len(found) * count} layers are so): {if_unseen}",

@@ -31,11 +31,13 @@ _REMEDY = "they are places in the engine's cache, which say nothing about the re
 
 def _read(path: Path, options: Options) -> Imported:
     found: list[Returned] = []
+    ids: set[str] = set()  # of answers
     for answer, values in read_answers(path, "indexer_topk", options.scratch):
         choices = value_at(answer, "choices")
         if choices is None:
             refuse_bare(answer, str(path))
         before = len(found)
+        _refuse_twice(answer, choices, ids, str(path))
         for choice in choices if isinstance(choices, list) else []:
             place = f"{path}: choice {len(found)}"
             scratch = take_scratch(value_at(choice, "indexer_topk"), values)
@@ -61,6 +63,23 @@ def _read(path: Path, options: Options) -> Imported:
     return imported(path, found, options, remedy=_REMEDY)
 
 
+def _refuse_twice(answer: Any, choices: Any, ids: set[str], place: str) -> None:
+    """Raise TraceError if an answer, or a choice of it, is there a second time: it would count as
+    another request. Adds the id of the answer to `ids`."""
+    name = value_at(answer, "id")
+    if isinstance(name, str) and name:
+        if name in ids:
+            raise TraceError(f"{place} holds the answer {name!r} twice: keep one of them")
+        ids.add(name)
+    indices: set[int] = set()
+    for choice in choices if isinstance(choices, list) else []:
+        index = value_at(choice, "index")
+        if type(index) is int and index in indices:
+            raise TraceError(f"{place}: an answer holds its choice {index} twice: keep one of them")
+        if type(index) is int:
+            indices.add(index)
+
+
 def _first_position(answer: Any, choice: Any, given: int | None, place: str) -> int:
     """Return the position of the query in row 0: what the answer says, or else the user."""
     said = value_at(choice, _START)
@@ -77,8 +96,13 @@ def _first_position(answer: Any, choice: Any, given: int | None, place: str) -> 
 def _compare(choices: Sequence[Returned], usage: Any, place: str) -> None:
     """Raise TraceError unless the choices of one answer have a row for each token it counts."""
     generated = value_at(usage, "completion_tokens")
-    if type(generated) is not int or not choices:
+    if generated is None or not choices:
         return
+    if type(generated) is not int or not 0 <= generated <= MOST_TOKENS:
+        raise TraceError(
+            f"{place} has usage.completion_tokens {str(generated)[:40]!r}, which is not a "
+            f"number of tokens"
+        )
     prompt = value_at(usage, "prompt_tokens")
     prompt = prompt if type(prompt) is int else choices[0].prompt_len
     # Every choice has the whole prompt, and its last token was not read again.
