@@ -444,7 +444,7 @@ def test_captions_of_curves_are_their_own(folder: Folder) -> None:
     ]
     page = folder.page(folder.sweep("rows.csv"), *files)
     assert "trailing mean of 2 steps; staged start, whole trace;" in page
-    assert "trailing mean of 3 steps; direct start, layers 0;" in page
+    assert "trailing mean of 3 steps; direct start, layers 0." in page  # one layer: no band
 
 
 def test_old_curves_are_other_lines(folder: Folder) -> None:

@@ -1,12 +1,13 @@
 """Whether the layers of a request agree with each other, as those of one replayed request must."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
 
 import numpy as np
 
 from hisparse_sim.traces.demand import Demand
 from hisparse_sim.traces.file.layer_types import SHARED
+from hisparse_sim.traces.file.parts import Part
 
 _MOST_NAMED = 3
 
@@ -18,14 +19,12 @@ class Agreement:
         self._types = layer_types or ()
         self._anchor: Demand | None = None  # the last layer with an index of its own
         self._steps: dict[str, int] = {}  # digest of those of the first layer
-        self._layers: dict[str, set[int]] = {}
         self._uneven: dict[str, int] = {}
         self._changed: dict[str, int] = {}
 
     def add(self, demand: Demand) -> None:
         """Compare a part with those before it."""
         request, layer = demand.request, demand.layer
-        self.has(request, layer)
         steps = hash((demand.step.tobytes(), demand.seq_len.tobytes()))
         if self._steps.setdefault(request, steps) != steps:
             self._uneven.setdefault(request, layer)
@@ -36,23 +35,22 @@ class Agreement:
             if set(between) <= {SHARED} and not _same_rows(self._anchor, demand):
                 self._changed.setdefault(request, layer)
 
-    def has(self, request: str, layer: int) -> None:
-        """Count a part as present, even if its rows cannot be compared."""
-        self._layers.setdefault(request, set()).add(layer)
-
     def sentences(self) -> list[str]:
         """Return what does not agree, a sentence each."""
-        every = set().union(*self._layers.values())
-        absent = {
-            request: min(every - layers)
-            for request, layers in self._layers.items()
-            if every - layers
-        }
         return [
             *_told(self._uneven, "steps or seq_len differ from its first layer"),
-            *_told(absent, "has no rows, which other requests have"),
             *_told(self._changed, "is marked as shared, and its rows are not those of its index"),
         ]
+
+
+def layers_absent(parts: Iterable[Part]) -> list[str]:
+    """Return which requests lack a layer that others have, a sentence each."""
+    layers: dict[str, set[int]] = {}
+    for part in parts:
+        layers.setdefault(part.request, set()).add(part.layer)
+    every = set().union(*layers.values())
+    absent = {request: min(every - own) for request, own in layers.items() if every - own}
+    return _told(absent, "has no rows, which other requests have")
 
 
 def _told(found: dict[str, int], what: str) -> list[str]:

@@ -7,7 +7,7 @@ import numpy as np
 
 from hisparse_sim.traces.demand import Demand
 from hisparse_sim.traces.errors import TraceError
-from hisparse_sim.traces.file.agreement import Agreement
+from hisparse_sim.traces.file.agreement import Agreement, layers_absent
 from hisparse_sim.traces.file.reader import Trace, open_trace
 from hisparse_sim.traces.file.rules import Tally
 
@@ -59,8 +59,6 @@ class _Notes:
         self.empty_rows = 0
         self.short_rows = 0
         self.agreement = Agreement(trace.metadata.layer_types)
-        for part in trace.parts:
-            self.agreement.has(part.request, part.layer)
 
     def add(self, demand: Demand, tally: Tally) -> None:
         self.padding += tally.padding
@@ -88,7 +86,7 @@ class _Notes:
                 f"{self.short_rows} rows list fewer positions than min(top_k, seq_len), "
                 f"top_k being {metadata.top_k}"
             )
-        found += self.agreement.sentences()
+        found += [*layers_absent(trace.parts), *self.agreement.sentences()]
         missing = [request for request in trace.requests if request not in metadata.prompt_len]
         if missing:
             found.append(
