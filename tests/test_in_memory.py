@@ -144,6 +144,14 @@ def test_columns(tmp_path: Path, column: str) -> None:
     assert str(caught.value) == said
 
 
+def test_a_prompt_of_no_request_is_refused() -> None:
+    rows = {"request": "a", "layer": 0, "step": [0, 1], "seq_len": [3, 4]}
+    frame = pd.DataFrame(rows | {"positions": [[0, 1], [1, 2]]})
+    assert trace_from_frame(frame, prompt_len={"a": 2}).rows == 2
+    with pytest.raises(ValueError, match="names the request 'typo', which has no rows"):
+        trace_from_frame(frame, prompt_len={"a": 2, "typo": 5})
+
+
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [

@@ -136,6 +136,9 @@ def trace_from_frame(
     parts = find_parts(Path(name), table.select(["request", "layer"]).to_batches())
     if prompt_len is not None and not isinstance(prompt_len, Mapping):
         prompt_len = {part.request: prompt_len for part in parts}
+    unknown = sorted(set(prompt_len or ()) - {part.request for part in parts})
+    if unknown:
+        raise ValueError(f"prompt_len names the request {unknown[0]!r}, which has no rows")
     metadata = Metadata(
         model,
         provenance,
