@@ -142,13 +142,14 @@ def vllm() -> list[bytes]:
         file = io.BytesIO()
         np.save(file, logical(PROMPT + 5 - start, start, seed=seed))
         return {
-            "index": 0, "indexer_topk": base64.b64encode(file.getvalue()).decode(),
+            "indexer_topk": base64.b64encode(file.getvalue()).decode(),
             "indexer_topk_prompt_start": start,
         }  # fmt: skip
 
     def answer(*choices: dict[str, Any]) -> bytes:
         usage = {"prompt_tokens": PROMPT, "completion_tokens": 6 * len(choices)}
-        return json.dumps({"id": "c", "usage": usage, "choices": choices}).encode()
+        listed = [{"index": number, **each} for number, each in enumerate(choices)]
+        return json.dumps({"id": "c", "usage": usage, "choices": listed}).encode()
 
     bare = choice(0, 0)
     del bare["indexer_topk_prompt_start"]
