@@ -50,7 +50,7 @@ class HostRing:
                 path.unlink()
             raise EngineError(
                 f"no {size / 2**20:,.0f} MiB of shared memory for the recording in {path.parent} "
-                f"({error.strerror}): give --host-ring-bytes less, or the container more shared "
+                f"({error.strerror}): give --host-ring-mib less, or the container more shared "
                 "memory"
             ) from None
         finally:
