@@ -152,9 +152,8 @@ def make_plan(
     ).sort_values("best", ascending=False, kind="stable")
     met = table[table["meets"]]
     smallest = int(met["buffer"].min()) if len(met) else None
-    plan = Plan(table, None, (_why_none(found),), base, _pareto(table), smallest)
     if place is None:
-        return plan
+        return Plan(table, None, (_why_none(found),), base, _pareto(table), smallest)
     chosen = found.settings[place]
     best = {str(name): value for name, value in table.loc[[place]].to_dict("records")[0].items()}
     gain = _gain(best, base)
@@ -167,11 +166,13 @@ def make_plan(
         "hisparse_config": hisparse_config(chosen),
         "worth_it": worth_it,
     }
-    return replace(
-        plan,
-        best=best,
-        pareto=_pareto(table),
-        reasons=tuple(_reasons(found, place, base)),
+    return Plan(
+        table,
+        best,
+        tuple(_reasons(found, place, base)),
+        base,
+        _pareto(table),
+        smallest,
         break_even=crossing,
         sensitivity=miss_sensitivity(chosen, aim),
         host=host_sensitivity(chosen, aim),
