@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,10 @@ from hisparse_sim.simulator.commands.answers import asked, check_load, say, writ
 from hisparse_sim.simulator.commands.load_options import load_options, mode_choice, target_options
 from hisparse_sim.simulator.commands.setting_options import deployment_options, policy_option
 from hisparse_sim.traces.commands.options import counter, output_form, output_options
-from hisparse_sim.traces.commands.values import Number, RenamedChoices, several
+from hisparse_sim.traces.commands.values import Name, Number, several
 from hisparse_sim.traces.terminal import wrote
 
-_MODES = RenamedChoices(mode_choice("baseline"))
+_MODES = mode_choice("baseline")
 
 
 @click.command()
@@ -23,9 +24,9 @@ _MODES = RenamedChoices(mode_choice("baseline"))
     "--mode",
     "modes",
     multiple=True,
-    type=_MODES,
-    metavar=_MODES.metavar,
-    callback=_MODES.chosen,
+    type=Name(lambda: _MODES.choices, listed=True),
+    metavar=f"[{'|'.join(_MODES.choices)}]",
+    callback=several(partial(_MODES.convert, param=None, ctx=None)),
     help="Repeat, or separate by commas.  [default: baseline, hisparse, zero-cost]",
 )
 @click.option(

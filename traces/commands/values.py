@@ -208,23 +208,6 @@ class RenamedChoice(click.Choice):  # type: ignore[type-arg]
         return chosen
 
 
-class RenamedChoices(Name):
-    """Some of a RenamedChoice's names, each once, in an option that is repeated or holds them
-    separated by commas."""
-
-    def __init__(self, choice: RenamedChoice):
-        super().__init__(lambda: choice.choices, listed=True)
-        self.choice = choice
-        self.metavar = f"[{'|'.join(choice.choices)}]"
-
-    def chosen(
-        self, ctx: click.Context, param: click.Parameter, given: Sequence[str]
-    ) -> tuple[str, ...]:
-        """Be the option's callback."""
-        texts = [text.strip() for text in ",".join(given).split(",")] if given else []
-        return tuple(dict.fromkeys(self.choice.convert(text, param, ctx) for text in texts))
-
-
 def given(*names: str) -> list[str]:
     """Return those of the options `names` (as on the command line) that the command was given."""
     ctx = click.get_current_context()
