@@ -20,6 +20,7 @@ from hisparse_sim.simulator.serving.models import Model
 from hisparse_sim.simulator.serving.plan import make_plan
 from hisparse_sim.simulator.serving.prediction import Setting
 from hisparse_sim.simulator.serving.shortages import shortages
+from hisparse_sim.traces.arguments import whole_number
 from hisparse_sim.traces.documents import parse_json
 from hisparse_sim.traces.errors import TraceError
 
@@ -72,8 +73,7 @@ def read_config(
     config = DEFAULTS | {"device_buffer_size": 2 * top_k if isinstance(top_k, int) else 0}
     config |= {key: given[key] for key in DEFAULTS if key in given}
     for key, value in config.items():
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise ValueError(f"{key} must be a whole number, not {clipped(value)}")
+        whole_number(key, value)
     findings = list(_keys(given, engine))
     if not engine.reads_block_size:
         config["swap_in_block_size"] = MOST_THREADS
