@@ -98,6 +98,7 @@ def test_made_loads_have_the_published_lengths(tmp_path: Path) -> None:
         ('{"prompt_len": 1, "output_len": true}\n', "output_len holds values that are no numbers"),
         ('{"prompt_len": 1, "output_len": 2}\n{', "line 2 is not valid JSON"),
         ('{"prompt_len": 1, "output_len": 2}\n[1]', "line 2 is no JSON object"),
+        ('{"prompt_len": 1, "output_len": 2, "output_len": 3}', "the key 'output_len' twice"),
         ('{"prompt_len": 1, "output_len": 2}\n{"prompt_len": 1}', "output_len is 'nan'"),
         ("[" * 10, "is one JSON list: if it holds texts"),
         ('{"input_lens": [1], "output_lens": 2}', "run bench_serving with --output-details"),

@@ -24,7 +24,7 @@ from hisparse_sim.simulator.serving.workload import (
 )
 from hisparse_sim.simulator.serving.workload_formats import FORMATS, Format
 from hisparse_sim.traces import TraceError
-from hisparse_sim.traces.documents import MOST_COUNT
+from hisparse_sim.traces.documents import MOST_COUNT, unique
 from hisparse_sim.traces.files import opened
 
 _LONGEST_LINE_BYTES = 256 << 20  # bench_serving writes a whole run, with its texts, in one line
@@ -181,7 +181,7 @@ def _json_lines(file: Path) -> tuple[Format, Mapping[str, Any]]:
 
 def _object(line: bytes, place: str) -> dict[str, Any]:
     try:
-        row = json.loads(line)
+        row = json.loads(line, object_pairs_hook=unique)
     except (ValueError, RecursionError) as error:
         raise TraceError(f"{place} is not valid JSON: {str(error)[:200]}") from error
     if not isinstance(row, dict):
