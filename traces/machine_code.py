@@ -90,10 +90,9 @@ class Loop:
                 if not found:
                     _empty(folder)
                 loop: Callable[..., Any] = numba.njit(types, nogil=True, cache=True)(self.py_func)
-                if found and _is_sealed(folder):
-                    self.from_disk += 1
-                else:  # new, or compiled again, since the source has a later time than then
+                if not found:
                     _seal(folder)
+                self.from_disk += found
                 return loop
             except NumbaError:
                 raise  # the loop itself is wrong
