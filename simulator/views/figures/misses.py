@@ -89,7 +89,7 @@ def rolling_misses(
                 color=colour,
                 linestyle=dash,
                 label=name,
-                marker=look[policy].marker,
+                marker=look[policy].marker if len(policies) > 1 else None,
                 markevery=max(1, len(line) // _MARKS),
                 markersize=4,
             )
