@@ -304,9 +304,13 @@ def test_commands(small: Path, tmp_path: Path) -> None:
     assert (tmp_path / "curve.svg").exists()
 
 
-def test_commands_take_facts_where_a_trace_is_meant(sample_facts: Path, tmp_path: Path) -> None:
+def test_plan_takes_facts_where_a_trace_is_meant(sample_facts: Path) -> None:
     few = ("--buffer", 4096, "--ratio", 4, "--output-len", 64, "--concurrency", 8)
     assert sample_facts.name in run("plan", "--trace", sample_facts, *few)
+
+
+def test_report_takes_facts_where_a_trace_is_meant(sample_facts: Path, tmp_path: Path) -> None:
+    pytest.importorskip("vl_convert", reason="needs the extra [report]")
     run("report", sample_facts, "-o", tmp_path / "page.html")
     assert "textbook-lru" in (tmp_path / "page.html").read_text(encoding="utf-8")
 

@@ -22,13 +22,19 @@ FOLDER = Path(__file__).parent / "fuzz"
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the peak of the memory is Linux's")
 
 
-def test_two_thousand_inputs() -> None:
+@pytest.mark.parametrize("needs", ["no extra", "torch"])
+def test_two_thousand_inputs(needs: str) -> None:
+    """In all; those of tensors apart, since they need an extra."""
+    if needs == "torch":
+        pytest.importorskip("torch", reason="needs the extra [hf]")
+    targets = [name for name in TARGETS if (name == "array .pt") == (needs == "torch")]
     count = -(-2000 // len(TARGETS))
     command = [sys.executable, str(FOLDER), "--count", str(count), "--seed", "1"]
+    command += [f"--target={name}" for name in targets]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     lines = [line[28:].split() for line in done.stdout.splitlines()[1:]]
-    assert len(lines) == len(TARGETS)
+    assert len(lines) == len(targets)
     for inputs, refused, read, failures, _ in lines:
         assert int(inputs) == int(refused) + int(read) == count
         assert int(failures) == 0
