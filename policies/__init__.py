@@ -2,7 +2,7 @@
 
 import sys
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hisparse_sim.policies.arc import ARC
 from hisparse_sim.policies.belady import BELADY
@@ -11,6 +11,7 @@ from hisparse_sim.policies.fifo import FIFO
 from hisparse_sim.policies.from_file import names_a_file, policy_of_file
 from hisparse_sim.policies.lfu import LFU
 from hisparse_sim.policies.lru import LRU
+from hisparse_sim.policies.parameters import configured, described, divided, parameter
 from hisparse_sim.policies.policy import Policy, PolicyError, Setup, Step
 from hisparse_sim.policies.random import RANDOM
 
@@ -23,32 +24,52 @@ POLICIES: dict[str, Policy] = {
 
 ALIASES = {"min": "belady"}  # other names in the literature -> ours
 
-__all__ = ["ALIASES", "POLICIES", "Policy", "PolicyError", "Setup", "Step", "get_policy", "table"]
+# What is replayed where no policy is named.
+STANDARD = ("lru", "fifo", "clock", "lfu", "arc", "random", "belady")
+
+__all__ = [
+    "ALIASES",
+    "POLICIES",
+    "STANDARD",
+    "Policy",
+    "PolicyError",
+    "Setup",
+    "Step",
+    "get_policy",
+    "parameter",
+    "table",
+]
 
 
-def get_policy(policy: str | Policy) -> Policy:
-    """Return the policy of this name, that of a file given as `FILE.py:NAME`, or `policy` itself.
+def get_policy(policy: str | Policy, **parameters: Any) -> Policy:
+    """Return the policy of this name, that of a file given as `FILE.py:NAME`, or `policy` itself,
+    with these parameters; a name may have them, too: `NAME:FIELD=VALUE,FIELD=VALUE`.
 
-    Raises PolicyError, a ValueError: it names the known policies, or says what is wrong with the
-    file.
+    Raises PolicyError, a ValueError: it names the known policies or parameters, or says what is
+    wrong with the file.
     """
     if isinstance(policy, Policy):
-        return policy
+        return configured(policy, parameters)
     if not isinstance(policy, str):
         raise PolicyError(f"{policy!r} is not a policy: give a name or a Policy")
-    if names_a_file(policy):
-        found = policy_of_file(policy)
+    name, written = divided(policy)
+    return configured(_named(name), written | parameters)
+
+
+def _named(name: str) -> Policy:
+    if names_a_file(name):
+        found = policy_of_file(name)
         if found.name.lower() in (*POLICIES, *ALIASES):
-            raise PolicyError(f"policy {policy}: the name {found.name!r} is taken; choose another")
+            raise PolicyError(f"policy {name}: the name {found.name!r} is taken; choose another")
         return found
-    known = POLICIES.get(ALIASES.get(policy.lower(), policy.lower()))
+    known = POLICIES.get(ALIASES.get(name.lower(), name.lower()))
     if known is None:
-        raise PolicyError(f"unknown policy {policy!r}; known are {', '.join(POLICIES)}")
+        raise PolicyError(f"unknown policy {name!r}; known are {', '.join(POLICIES)}")
     return known
 
 
 def table() -> "pd.DataFrame":
-    """Return the policies of the package, one row each: `policy, summary, reference`.
+    """Return the policies of the package, one row each: `policy, summary, parameters, reference`.
 
     `hisparse_sim.policies()` and `hisparse_sim.policies.table()` are the same.
     """
@@ -56,7 +77,12 @@ def table() -> "pd.DataFrame":
 
     return pd.DataFrame(
         [
-            {"policy": policy.name, "summary": policy.summary, "reference": policy.reference}
+            {
+                "policy": policy.name,
+                "summary": policy.summary,
+                "parameters": described(policy),
+                "reference": policy.reference,
+            }
             for policy in POLICIES.values()
         ]
     )

@@ -1,8 +1,8 @@
 """What a policy is: a name, a state, and one hook that a replay calls for every decode step.
 
-Letters used in shapes: B slots of the hot buffer, K positions in the row, H hits, M misses, T
-positions of the request (an exclusive upper bound), N positions in all rows of the replayed
-(request, layer).
+Letters used in shapes: B slots of the hot buffer, K positions in the row, H hits, M misses, F
+positions ranked behind the row, T positions of the request (an exclusive upper bound), N positions
+in all rows of the replayed (request, layer).
 """
 
 from collections.abc import Callable
@@ -18,6 +18,8 @@ Positions: TypeAlias = npt.NDArray[np.uint32]
 Indices: TypeAlias = npt.NDArray[np.int32]
 Longs: TypeAlias = npt.NDArray[np.int64]
 Words: TypeAlias = npt.NDArray[np.uint64]
+Floats: TypeAlias = npt.NDArray[np.float64]
+Scores: TypeAlias = npt.NDArray[np.float32]
 
 
 class Step(NamedTuple):
@@ -35,6 +37,9 @@ class Step(NamedTuple):
     victims: Slots  # [M] output: the slot that each missed position takes; never one of `hits`
     slot: Slots  # [T + 1] the slot of every position before this step, B where absent
     token: Positions  # [B + 1] the position in every slot before this step, T where empty
+    ranks: Indices  # [K] see `needs_ranks`; empty otherwise
+    scores: Scores  # [K] see `needs_scores`; empty otherwise
+    next_positions: Positions  # [F] see `needs_next`; empty otherwise
 
 
 class Setup(NamedTuple):
@@ -47,6 +52,7 @@ class Setup(NamedTuple):
     seed: int  # 64 bits, distinct for every (seed, request, layer, buffer_size)
     next_access: Indices  # [N] see `needs_future`; empty otherwise
     first_access: Indices  # [T] likewise
+    parameters: Any = None  # those of the policy
 
 
 class PolicyError(ValueError):
@@ -68,6 +74,15 @@ class Policy:
     to a position while it is the newest token; an entry that is itself such an access holds
     `steps + 3`. `first_access` is the same for every position, seen from before the first step.
     `steps + 2` is left for empty slots.
+
+    What the indexer told is passed on where asked for; a trace without it is refused. With
+    `needs_ranks` a step has the rank of each of its positions, 0 the best: by their scores where
+    the trace has them, else as the row lists them. `needs_scores`: their scores. `needs_next`: the
+    positions ranked behind the row, best first, as far as the trace has them.
+
+    `parameters` is an instance of a frozen dataclass whose fields have defaults (int, float or
+    bool; `hisparse_sim.policies.parameter` gives them bounds), or None. The state must hold what
+    the step needs of them: the step is compiled once for all values.
     """
 
     name: str
@@ -77,3 +92,12 @@ class Policy:
     step: Callable[[Any, Step, int], None]
     needs_future: bool = False
     seeded: bool = False  # its misses depend on the seed
+    needs_ranks: bool = False
+    needs_scores: bool = False
+    needs_next: bool = False
+    parameters: Any = None
+
+    @property
+    def base(self) -> str:
+        """The name without parameters."""
+        return self.name if self.parameters is None else self.name.partition(":")[0]

@@ -254,7 +254,7 @@ def test_a_state_that_compiled_code_cannot_take(made: Any, sentence: str) -> Non
     ],
 )
 def test_policies_is_a_room_and_a_table_in_any_order(program: str) -> None:
-    check = "; assert list(table['policy'])[0] == 'lru' and len(table.columns) == 3"
+    check = "; assert list(table['policy'])[0] == 'lru' and len(table.columns) == 4"
     end = "; import hisparse_sim; assert hisparse_sim.policies.POLICIES['lru'].name == 'lru'"
     done = subprocess.run([sys.executable, "-c", program + check + end], capture_output=True)
     assert done.returncode == 0, done.stderr.decode()

@@ -47,8 +47,8 @@ replay_options = combined(
         type=Name(_swept_policies, listed=True),
         multiple=True,
         callback=several(policy_name),
-        help="Policies, see `hisparse-sim policies`, or FILE.py:NAME of your own; repeat, or "
-        "separate by commas.",
+        help="Policies, see `hisparse-sim policies`, or FILE.py:NAME of your own, with parameters "
+        "as NAME:FIELD=VALUE,FIELD=VALUE; repeat, or separate by commas.",
     ),
     click.option(
         "--buffer",

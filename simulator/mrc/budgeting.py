@@ -19,6 +19,7 @@ from hisparse_sim.policies import Policy, get_policy
 from hisparse_sim.simulator.mrc.counting import mrc
 from hisparse_sim.simulator.mrc.curves import ENGINE_LRU
 from hisparse_sim.simulator.mrc.names import TEXTBOOK_LRU
+from hisparse_sim.simulator.replay.ranking import columns_for
 from hisparse_sim.simulator.replay.replaying import replay_part
 from hisparse_sim.simulator.replay.sweeping import prepare
 from hisparse_sim.traces import OneTrace, TraceError, as_trace
@@ -95,7 +96,7 @@ def budget(
     policy = get_policy(policy)
     prepare([policy])
     rows = []
-    for part, demand in read_ahead(target, parts):
+    for part, demand in read_ahead(target, parts, columns_for(target, [policy])):
         own = int(chosen[(part.request, part.layer) if per_request else part.layer])
         replays = partial(replay_part, demand, policy, start=start, seed=seed)
         rows.append(

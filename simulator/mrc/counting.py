@@ -27,6 +27,7 @@ from hisparse_sim.simulator.mrc.curves import (
 )
 from hisparse_sim.simulator.mrc.names import BELADY, ONE_PASS, TEXTBOOK_LRU
 from hisparse_sim.simulator.mrc.one_pass import part_curves
+from hisparse_sim.simulator.replay.ranking import columns_for
 from hisparse_sim.simulator.replay.replaying import (
     MAX_BUFFER_SIZE,
     check_arguments,
@@ -124,6 +125,8 @@ def mrc(
     one_pass = tuple(dict.fromkeys(each for each in names if each in ONE_PASS))
     replayed = tuple(dict.fromkeys(get_policy(each) for each in names if each not in ONE_PASS))
     top_k = max(trace.metadata.top_k for trace in opened)
+    for trace in opened:
+        columns_for(trace, replayed)
     page = 1 if window is None and not per_layer else page_of(top_k)
     sizes, points = sizes_and_points(top_k, page, buffers, largest)
     for size in (*points.tolist(), int(sizes[-1])):
@@ -216,7 +219,8 @@ def _run(
 
 def _count(task: _Task) -> MissCurves:
     """Read a part once and count all its curves; a line per window that has steps."""
-    demand = task.trace.read(task.part, steps=task.steps)
+    columns = columns_for(task.trace, task.replayed)
+    demand = task.trace.read(task.part, columns, task.steps)
     starts = np.arange(task.skip_steps, demand.rows, task.window or demand.rows or 1)
     edges = np.append(starts, demand.rows)
     about = task.trace.metadata

@@ -121,11 +121,12 @@ def _told_apart(rows: pd.DataFrame, aspects: Mapping[str, Callable[[Any], str]])
 def _seeds_apart(rows: pd.DataFrame) -> pd.DataFrame:
     if "seed" not in rows:
         return rows
-    fixed = [policy.name for policy in POLICIES.values() if not policy.seeded]
+    fixed = {policy.name for policy in POLICIES.values() if not policy.seeded}
+    bases = rows["policy"].astype(str).str.partition(":")[0]  # without parameters
     by = [name for name in ("trace", "policy") if name in rows]
     several = rows.groupby(by)["seed"].transform("nunique") > 1
     named = rows["policy"].astype(str) + " (seed " + rows["seed"].astype(str) + ")"
-    return rows.assign(policy=rows["policy"].where(rows["policy"].isin(fixed) | ~several, named))
+    return rows.assign(policy=rows["policy"].where(bases.isin(fixed) | ~several, named))
 
 
 def _conflict(trace: str, told: pd.DataFrame) -> str:

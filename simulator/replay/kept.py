@@ -8,6 +8,7 @@ import hashlib
 import json
 import zlib
 from base64 import b64decode, b64encode
+from dataclasses import replace
 from importlib.metadata import version
 from os import PathLike
 from pathlib import Path
@@ -166,7 +167,10 @@ class Kept:
 
 
 def _ours(policy: Policy) -> bool:
-    return policy == EPOCH_CLOCK or POLICIES.get(policy.name) is policy
+    known = POLICIES.get(policy.base)
+    if policy == EPOCH_CLOCK or known is None:
+        return policy == EPOCH_CLOCK
+    return replace(policy, name=known.name, parameters=known.parameters) == known
 
 
 def _program() -> list[Any]:

@@ -20,6 +20,7 @@ from hisparse_sim.policies import policy as policy_types
 from hisparse_sim.policies.hook import prefetch
 from hisparse_sim.policies.lanes import LANES, look_up
 from hisparse_sim.policies.policy import Indices, Policy, Positions, Slots, Step
+from hisparse_sim.simulator.replay.ranking import Ranked
 from hisparse_sim.traces import machine_code
 
 Offsets = npt.NDArray[np.int64]
@@ -51,23 +52,35 @@ def _stamp() -> int:
 STAMP = _stamp()
 
 
-@cache
-def compiled(policy: Policy) -> Callable[[Rows, int, Slots, Positions, Any, Output], int]:
-    """Return `run(rows, start, slot, token, state, output)`, specialised for one policy.
+def compiled(policy: Policy) -> Callable[[Rows, Ranked, int, Slots, Positions, Any, Output], int]:
+    """Return `run(rows, ranked, start, slot, token, state, output)`, specialised for one policy,
+    whatever its parameters.
 
     It replays the rows from `start` on, all of them longer than the buffer, and returns the number
     of misses. `slot` [T + 1] and `token` [B + 1] are the contents at the start and, afterwards, at
     the end. Compilation happens at the first call and takes a second or two; for the policies of
     this package its result is cached on disk. The GIL is released.
     """
-    step = policy.step
+    return _compiled(policy.step, policy.base, policy.needs_next)
+
+
+@cache
+def _compiled(
+    step: Callable[[Any, Step, int], None], name: str, follows: bool
+) -> Callable[[Rows, Ranked, int, Slots, Positions, Any, Output], int]:
     stamp = STAMP
-    here = policy.step.__module__.startswith(policy_types.__package__ + ".")
-    ours = here and policy.step.__closure__ is None
+    here = step.__module__.startswith(policy_types.__package__ + ".")
+    ours = here and step.__closure__ is None
     checked = not ours  # a wrong victim would overwrite other memory
 
     def run(
-        rows: Rows, start: int, slot: Slots, token: Positions, state: Any, output: Output
+        rows: Rows,
+        ranked: Ranked,
+        start: int,
+        slot: Slots,
+        token: Positions,
+        state: Any,
+        output: Output,
     ) -> int:
         _ = stamp
         absent = len(token) - 1
@@ -78,6 +91,7 @@ def compiled(policy: Policy) -> Callable[[Rows, int, Slots, Positions, Any, Outp
         victims = np.empty(room, np.uint16)
         taken = np.zeros(len(token) if checked else 0, np.int64)
         total = 0
+        behind = ranked.next_positions[:0]
         for now in range(start, len(rows.seq_len)):
             first = rows.offsets[now]
             row = rows.positions[first : rows.offsets[now + 1]]
@@ -90,6 +104,9 @@ def compiled(policy: Policy) -> Callable[[Rows, int, Slots, Positions, Any, Outp
                 missed[count] = position
                 places[count] = place
                 count += position != newest  # it is in the reserved page
+            if follows:
+                edge = ranked.next_offsets[now]
+                behind = ranked.next_positions[edge : ranked.next_offsets[now + 1]]
             step(
                 state,
                 Step(
@@ -101,6 +118,9 @@ def compiled(policy: Policy) -> Callable[[Rows, int, Slots, Positions, Any, Outp
                     victims[:count],
                     slot,
                     token,
+                    ranked.ranks[first : first + len(row)],
+                    ranked.scores[first : first + len(row)],
+                    behind,
                 ),
                 now + 1,
             )
@@ -126,7 +146,7 @@ def compiled(policy: Policy) -> Callable[[Rows, int, Slots, Positions, Any, Outp
     # Numba keeps an index per qualified name and unpickles all of it: one per policy, so that none
     # depends on the modules of the others. What comes from elsewhere, as a policy's hook or inside
     # one that `lift` made, is not in the stamp: not cached, stale code would count wrongly.
-    run.__qualname__ = f"run.{policy.name}"
+    run.__qualname__ = f"run.{name}"
     return machine_code.compiled(run, keep=ours)
 
 

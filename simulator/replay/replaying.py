@@ -16,8 +16,10 @@ from hisparse_sim.simulator.replay.coverage import Covered, coverage
 from hisparse_sim.simulator.replay.faults import check_state, check_step, refuse
 from hisparse_sim.simulator.replay.kernel import Output, Rows, compiled, next_accesses
 from hisparse_sim.simulator.replay.metrics import tidy_row, tidy_rows
+from hisparse_sim.simulator.replay.ranking import columns_for, ranked
 from hisparse_sim.traces import Demand, OneTrace, Trace, TraceError, as_trace
 from hisparse_sim.traces.arguments import step_range, whole_number
+from hisparse_sim.traces.demand import Ragged
 from hisparse_sim.traces.file.ahead import read_ahead
 from hisparse_sim.traces.notebook import Shown
 
@@ -87,7 +89,8 @@ def replay(
     parts = []
     covered = []
     rows = []
-    for part, demand in read_ahead(trace, trace.select(requests, layers), steps=steps):
+    columns = columns_for(trace, [policy])
+    for part, demand in read_ahead(trace, trace.select(requests, layers), columns, steps):
         done = replay_part(demand, policy, buffer_size, start, seed=seed, victims=victims)
         parts.append(done)
         covered.append(Covered(part, int(demand.step[0]) if demand.rows else 0, demand.rows))
@@ -147,7 +150,8 @@ def replay_part(
     long_accesses = int(demand.offsets[-1] - demand.offsets[first]) if victims else 0
     output = Output(misses, np.empty(long_accesses, np.uint16))
     if first < steps:
-        rows, positions = rows_of(demand, buffer_size)
+        demand, positions = _numbered(demand, buffer_size)
+        rows, told = _rows(demand), ranked(demand, policy)
         filled = start == "staged" or demand.prompt_len <= buffer_size or first > 0
         slot = np.full(positions + 1, buffer_size, np.uint16)
         token = np.full(buffer_size + 1, positions, np.uint32)
@@ -168,12 +172,13 @@ def replay_part(
                 seed=_stream(seed, demand, buffer_size),
                 next_access=next_access,
                 first_access=first_access,
+                parameters=policy.parameters,
             )
         )
         check_step(policy)
         check_state(policy, state)
         try:
-            total = compiled(policy)(rows, first, slot, token, state, output)
+            total = compiled(policy)(rows, told, first, slot, token, state, output)
         except NumbaError as error:
             refuse(policy, state, error)
         if total < 0:
@@ -227,24 +232,33 @@ def rows_of(demand: Demand, buffer_size: int) -> tuple[Rows, int]:
 
     Where a table of T entries would be too large, positions are numbered anew.
     """
-    positions = max(int(demand.seq_len[-1]), buffer_size)
-    if positions > _LARGEST_TABLE:
-        demand, positions = _renumbered(demand, buffer_size)
+    demand, positions = _numbered(demand, buffer_size)
     return _rows(demand), positions
 
 
-def _renumbered(demand: Demand, buffer_size: int) -> tuple[Demand, int]:
-    """Number positions by their rank among those that occur; return their count, too.
+def _numbered(demand: Demand, buffer_size: int) -> tuple[Demand, int]:
+    """Number positions by their place among those that occur, if there are too many others; return
+    their count, too.
 
-    Ranks keep the order, and the tokens that may fill the buffer at the start keep their numbers.
+    The order is kept, and the tokens that may fill the buffer at the start keep their numbers.
     """
+    count = max(int(demand.seq_len[-1]), buffer_size)
+    if count <= _LARGEST_TABLE:
+        return demand, count
+    following = demand.next_positions
     known = np.union1d(np.arange(buffer_size, dtype=np.int32), demand.positions)
+    if following is not None:
+        known = np.union1d(known, following.values)
+        numbers = np.searchsorted(known, following.values).astype(np.int32)
+        following = Ragged(following.offsets, numbers)
     newest = demand.seq_len - 1
     rank = np.searchsorted(known, newest)
     rank[known[np.minimum(rank, len(known) - 1)] != newest] = len(known)
     positions = np.searchsorted(known, demand.positions).astype(np.int32)
     seq_len = (rank + 1).astype(np.int32)
-    return replace(demand, positions=positions, seq_len=seq_len), len(known)
+    return replace(demand, positions=positions, seq_len=seq_len, next_positions=following), len(
+        known
+    )
 
 
 def _rows(demand: Demand) -> Rows:

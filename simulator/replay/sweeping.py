@@ -18,6 +18,7 @@ from hisparse_sim.simulator.replay.kept import Finished, Kept, Setting
 from hisparse_sim.simulator.replay.metrics import excess_over_min, tidy_row, tidy_rows
 from hisparse_sim.simulator.replay.modes import EPOCH_CLOCK, Mode
 from hisparse_sim.simulator.replay.modes.columns import mode_columns, shared_columns
+from hisparse_sim.simulator.replay.ranking import columns_for
 from hisparse_sim.simulator.replay.replaying import (
     check_arguments,
     check_top_k,
@@ -28,12 +29,15 @@ from hisparse_sim.simulator.replay.swept import Piece, Run, Sweep
 from hisparse_sim.simulator.replay.tasks import Task, run_task
 from hisparse_sim.traces import Demand, Part, Trace, Traces, as_traces
 from hisparse_sim.traces.arguments import step_range, whole_number, whole_numbers
+from hisparse_sim.traces.demand import Ragged
 from hisparse_sim.traces.terminal import printable
 
 BELADY = "belady"
 # One row of one position: what a loop is called with to be compiled.
 _ONE = np.zeros(1, np.int32)
-TINY = Demand("", 0, 1, _ONE, _ONE + 2, np.array([0, 1]), _ONE)
+_TWO = np.array([0, 1])
+_SCORES, _BEHIND = _ONE.astype(np.float16), Ragged(0 * _TWO, _ONE[:0])
+TINY = Demand("", 0, 1, _ONE, _ONE + 2, _TWO, _ONE, _SCORES, _BEHIND)
 
 
 class Progress(NamedTuple):
@@ -94,6 +98,7 @@ def sweep(
             check_top_k(trace, run.buffer_size)
             if mode is not None:
                 mode.check(trace, run.policy, run.buffer_size)
+            columns_for(trace, [run.policy])
 
     if requests is not None and not isinstance(requests, str):
         requests = tuple(requests)

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 from hisparse_sim.simulator.replay.kept import Finished
 from hisparse_sim.simulator.replay.modes import Mode
+from hisparse_sim.simulator.replay.ranking import columns_for
 from hisparse_sim.simulator.replay.replaying import replay_part
 from hisparse_sim.simulator.replay.swept import Run
 from hisparse_sim.traces import Part, Trace
@@ -27,7 +28,8 @@ def run_task(task: Task) -> list[Finished]:
     """Read the part of `task` once and replay all its runs."""
     if task.mode is not None:
         return _run_mode(task, task.mode)
-    demand = task.trace.read(task.part, steps=task.steps)
+    columns = columns_for(task.trace, [run.policy for run in task.runs])
+    demand = task.trace.read(task.part, columns, task.steps)
     known = (0, 0, 0)
     if demand.rows:
         known = int(demand.step[0]), int(demand.seq_len[-1]), len(demand.positions)

@@ -20,6 +20,7 @@ from hisparse_sim.policies import ALIASES, Policy, get_policy
 from hisparse_sim.simulator.mrc.counted import CountedTrace
 from hisparse_sim.simulator.mrc.facts import is_facts, read_facts
 from hisparse_sim.simulator.mrc.names import TEXTBOOK_LRU
+from hisparse_sim.simulator.replay.ranking import columns_for
 from hisparse_sim.simulator.replay.replaying import replay_part
 from hisparse_sim.simulator.replay.result_files import read_rows
 from hisparse_sim.simulator.replay.totals import totals
@@ -119,9 +120,10 @@ def layer_misses(
     chosen = get_policy(policy)
     if isinstance(opened, CountedTrace):
         return _counted(opened, chosen.name, device_buffer_size, start, warm_up_steps)
+    columns = columns_for(opened, [chosen])
 
     def replay(part: Part) -> tuple[int, npt.NDArray[np.int32], npt.NDArray[np.int64], Ints]:
-        demand = opened.read(part)
+        demand = opened.read(part, columns)
         if len(demand.step) <= warm_up_steps:
             raise ValueError(
                 f"{opened.name}, request {part.request!r} has {len(demand.step)} steps, no more"

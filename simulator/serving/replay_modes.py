@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from hisparse_sim.policies import POLICIES, Policy
+from hisparse_sim.policies import STANDARD, Policy
 from hisparse_sim.simulator.replay.modes import Mode, mode_of
 from hisparse_sim.simulator.serving.engines import load_engine
 from hisparse_sim.traces import Trace
@@ -53,9 +53,9 @@ def policies_of(
     if policies is not None:
         return (policies,) if isinstance(policies, str | Policy) else tuple(policies)
     if mode is None:
-        return tuple(POLICIES)
+        return STANDARD
     own = mode.own_policy(traces)
-    others = POLICIES if mode.unites(traces, min(sizes)) else ()
+    others = STANDARD if mode.unites(traces, min(sizes)) else ()
     return tuple(dict.fromkeys((own, *others)))
 
 

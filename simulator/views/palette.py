@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from itertools import cycle
 from typing import NamedTuple
 
-from hisparse_sim.policies import POLICIES
+from hisparse_sim.policies import STANDARD
 from hisparse_sim.simulator.mrc.names import BELADY, COMPULSORY, TEXTBOOK_LRU
 
 
@@ -61,7 +61,7 @@ def places(names: Iterable[str]) -> dict[str, int]:
     """Return the line of TABLE for every name. A known policy, or a mode of serving, has the same
     one everywhere."""
     names = list(dict.fromkeys(names))
-    online = [name for name in POLICIES if name != BELADY]
+    online = [name for name in STANDARD if name != BELADY]
     fixed = dict(zip(online, cycle(range(OF_MIN)), strict=False)) | {BELADY: OF_MIN}
     fixed |= {name: place for place, name in enumerate(MODES)}
     taken = {fixed[name] for name in names if name in fixed}
@@ -73,7 +73,7 @@ def named(policy: str) -> str:
     """Return a policy's name as papers write it: LRU, FIFO, MIN; a name of one's own stays."""
     if policy in _NAMES:
         return _NAMES[policy]
-    return policy.upper() if policy in POLICIES else policy
+    return policy.upper() if policy in STANDARD else policy
 
 
 def css() -> str:

@@ -136,7 +136,12 @@ def show_policies(rows: pd.DataFrame, output: Path | None = None) -> None:
     """Print one policy per line."""
     print_table(
         rows,
-        {"policy": ("policy", str), "summary": ("rule", str), "reference": ("reference", str)},
+        {
+            "policy": ("policy", str),
+            "summary": ("rule", str),
+            "parameters": ("parameters", str),
+            "reference": ("reference", str),
+        },
         output,
     )
 

@@ -90,6 +90,10 @@ class Real(click.FloatRange):
         return number
 
 
+# A comma between values; one before FIELD= belongs to what stands before it.
+_COMMA = re.compile(r",(?!\s*\w+\s*=)")
+
+
 def several(
     kind: Callable[[str], Any], distinct: bool = True, least: float | None = None
 ) -> Callable[..., tuple[Any, ...] | None]:
@@ -105,7 +109,7 @@ def several(
         if not given:
             return None
         values: list[Any] = []
-        for text in ",".join(given).split(","):
+        for text in (piece for each in given for piece in _COMMA.split(each)):
             try:
                 values += wholes(text) if kind is int else [kind(text.strip())]
             except ValueError as error:

@@ -15,6 +15,7 @@ from hisparse_sim.policies import Policy, PolicyError
 from hisparse_sim.simulator.replay.modes.mode import ModeReplay, Request, Rules
 from hisparse_sim.simulator.replay.modes.sglang import EPOCH_CLOCK, SGLANG
 from hisparse_sim.simulator.replay.modes.vllm import VLLM
+from hisparse_sim.simulator.replay.ranking import check_without_ranks
 from hisparse_sim.traces import Demand, Trace
 from hisparse_sim.traces.drafts import check_accepted, drafted
 from hisparse_sim.traces.file.metadata import MOST_QUERIES
@@ -100,6 +101,7 @@ class Mode:
 
     def check(self, trace: Trace, policy: Policy, buffer_size: int) -> None:
         """Raise ValueError for a buffer that the engine, or a policy, cannot do with."""
+        check_without_ranks(policy, "replays of drafts, resident tokens and vLLM do")
         queries, top_k = self.queries(trace), trace.metadata.top_k
         least = self.rules.least_buffer(queries, top_k)
         if buffer_size < least:
