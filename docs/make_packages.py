@@ -15,18 +15,20 @@ PACKAGES = (
     ("simulator/views", 4, 4, 2, "tables, figures, report", 6),
     ("gpu_replay/bench", 8, 2, 2, "grids, calibration", 0),
     ("gpu_replay/engine", 10, 2, 2, "in a server", 0),
-    ("simulator/serving", 4, 4, 3, "memory, time, plan, serve", 5),
-    ("simulator/mrc", 4, 4, 4, "every buffer size in one pass, facts", 0),
+    ("simulator/study", 4, 4, 3, "policies and prefetch against what is least", 0),
+    ("simulator/serving", 4, 4, 4, "memory, time, plan, serve", 5),
+    ("simulator/mrc", 4, 2, 5, "every buffer size", 0),
+    ("simulator/prefetch", 6, 2, 5, "fetched ahead", 0),
     ("gpu_replay/harness", 8, 4, 3, "replay on a GPU", 0),
-    ("traces/capture", 0, 4, 4, "from engines and models", 0),
-    ("simulator/replay", 4, 4, 5, "compiled loop, sweeps, rows", 3),
+    ("traces/capture", 0, 4, 5, "from engines and models", 0),
+    ("simulator/replay", 4, 4, 6, "compiled loop, sweeps, rows", 3),
     ("gpu_replay/kernels", 8, 4, 4, "swap-in: the engine's, ours", 0),
-    ("traces/importers", 0, 1.4, 5, "other formats", 0),
-    ("traces/synth", 1.4, 1.3, 5, "synthetic", 0),
-    ("traces/locality", 2.7, 1.3, 5, "measures", 0),
-    ("traces/file", 0, 4, 6, "read, check, write", 1),
-    ("policies", 4, 4, 7, "which slot is evicted", 0),
-    ("traces", 0, 4, 7, "used by all: accesses, errors, files", 2),
+    ("traces/importers", 0, 1.4, 6, "other formats", 0),
+    ("traces/synth", 1.4, 1.3, 6, "synthetic", 0),
+    ("traces/locality", 2.7, 1.3, 6, "measures", 0),
+    ("traces/file", 0, 4, 7, "read, check, write", 1),
+    ("policies", 4, 4, 8, "which slot is evicted", 0),
+    ("traces", 0, 4, 8, "used by all: accesses, errors, files", 2),
 )
 LABELS = {"traces": "the files in traces/ itself", "policies": "policies/"}
 WAY = ("trace", "accesses", "replay", "rows", "cost", "view")
@@ -46,7 +48,7 @@ def text(x: float, y: float, words: str, size: int = 13, more: str = "") -> str:
 
 def picture() -> str:
     """Return the picture as SVG."""
-    width, bottom = 12 * QUARTER + 2 * GAP, TOP + 8 * (HIGH + GAP) + 26
+    width, bottom = 12 * QUARTER + 2 * GAP, TOP + 9 * (HIGH + GAP) + 26
     parts = [
         f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {width} {bottom + 60}' {FONT}>",
         f"<rect width='{width}' height='{bottom + 60}' fill='white'/>",

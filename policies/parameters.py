@@ -8,9 +8,25 @@ import re
 from collections.abc import Mapping
 from dataclasses import field, fields, replace
 from math import inf, isfinite
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
-from hisparse_sim.policies.policy import Policy, PolicyError
+from hisparse_sim.policies.policy import PolicyError
+
+
+class Configurable(Protocol):
+    """A frozen dataclass of which one field is `parameters`: a policy, or a prefetcher."""
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def base(self) -> str: ...
+    @property
+    def parameters(self) -> Any: ...
+
+
+Configured = TypeVar("Configured", bound=Configurable)
 
 _WRITTEN = re.compile(r"(.+?):(\s*\w+\s*=.*)", re.DOTALL)
 _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
@@ -41,7 +57,7 @@ def divided(text: str) -> tuple[str, dict[str, str]]:
     return found[1], given
 
 
-def configured(policy: Policy, given: Mapping[str, Any]) -> Policy:
+def configured(policy: Configured, given: Mapping[str, Any]) -> Configured:
     """Return the policy with these parameters and a name that says so.
 
     Raises PolicyError, which lists the parameters, for an unknown one or a value out of bounds.
@@ -49,18 +65,20 @@ def configured(policy: Policy, given: Mapping[str, Any]) -> Policy:
     if not given:
         return policy
     if policy.parameters is None:
-        raise PolicyError(f"policy {policy.name} has no parameters, so not {', '.join(given)}")
+        raise PolicyError(
+            f"{policy.kind} {policy.name} has no parameters, so not {', '.join(given)}"
+        )
     known = {each.name: each for each in fields(policy.parameters)}
     values = {}
     for key, value in given.items():
-        wrong = f"policy {policy.base} has no parameter {key}"
+        wrong = f"{policy.kind} {policy.base} has no parameter {key}"
         if key in known:
             kind = type(known[key].default)
             found = _value(kind, value)
             if found is not None and _within(found, known[key].metadata):
                 values[key] = found
                 continue
-            wrong = f"policy {policy.base}: {key} cannot be {value}"
+            wrong = f"{policy.kind} {policy.base}: {key} cannot be {value}"
         raise PolicyError(f"{wrong}; its parameters are {described(policy)}")
     chosen = replace(policy.parameters, **values)
     differing = [
@@ -69,10 +87,12 @@ def configured(policy: Policy, given: Mapping[str, Any]) -> Policy:
         if getattr(chosen, name) != each.default
     ]
     name = policy.base + ":" * bool(differing) + ",".join(differing)
-    return replace(policy, name=name, parameters=chosen)
+    changed: Any = policy  # a dataclass, which a protocol cannot say
+    result: Configured = replace(changed, name=name, parameters=chosen)
+    return result
 
 
-def described(policy: Policy) -> str:
+def described(policy: Configurable) -> str:
     """Return the parameters with their defaults and bounds, "" for none."""
     if policy.parameters is None:
         return ""

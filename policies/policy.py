@@ -7,7 +7,7 @@ in all rows of the replayed (request, layer).
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -96,6 +96,7 @@ class Policy:
     needs_scores: bool = False
     needs_next: bool = False
     parameters: Any = None
+    kind: ClassVar[str] = "policy"  # what messages call it
 
     @property
     def base(self) -> str:

@@ -39,10 +39,16 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "simulator/replay": _REPLAY,
     "simulator/mrc": _SERVING,
+    "simulator/prefetch": _SERVING,
     # mrc: facts in place of a trace; synth: the demand of a model without a trace.
     "simulator/serving": {*_SERVING, "simulator/mrc", "traces/synth"},
-    "simulator/views": _VIEWS,
-    "simulator/commands": {*_VIEWS, "simulator/views", "traces/commands"},
+    "simulator/study": {*_VIEWS, "simulator/prefetch"} - {"traces/locality"},
+    "simulator/views": {*_VIEWS, "simulator/study", "simulator/prefetch"},
+    "simulator/commands": {
+        *_VIEWS,
+        *(f"simulator/{package}" for package in ("study", "prefetch", "views")),
+        "traces/commands",
+    },
     "gpu_replay/kernels": _KERNELS,
     "gpu_replay/harness": _HARNESS,
     "gpu_replay/bench": _BENCH,

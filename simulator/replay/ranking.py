@@ -1,16 +1,31 @@
 """What policies are told of the indexer: ranks, scores and the positions ranked behind a row."""
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from hisparse_sim.policies import Policy, PolicyError
+from hisparse_sim.policies import PolicyError
 from hisparse_sim.policies.policy import Indices, Positions, Scores
 from hisparse_sim.traces import Demand, Trace, TraceError
 
 _CAPTURE = "`trace capture hf --keep-ranks R --scores --order indexer` keeps them"
+
+
+class Asks(Protocol):
+    """What asks for them: a policy, or a prefetcher."""
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def needs_ranks(self) -> bool: ...
+    @property
+    def needs_scores(self) -> bool: ...
+    @property
+    def needs_next(self) -> bool: ...
 
 
 class Ranked(NamedTuple):
@@ -23,7 +38,7 @@ class Ranked(NamedTuple):
     next_positions: Positions  # [next_offsets[n]]
 
 
-def columns_for(trace: Trace, policies: Iterable[Policy]) -> tuple[str, ...]:
+def columns_for(trace: Trace, policies: Iterable[Asks]) -> tuple[str, ...]:
     """Return the optional columns to read for these policies.
 
     Raises TraceError for a trace that lacks what one of them needs.
@@ -31,14 +46,15 @@ def columns_for(trace: Trace, policies: Iterable[Policy]) -> tuple[str, ...]:
     wanted = {}
     for policy in policies:
         if policy.needs_scores and "scores" not in trace.optional:
-            raise TraceError(f"policy {policy.name} needs scores, and {_lacks(trace)}")
+            raise TraceError(f"{policy.kind} {policy.name} needs scores, and {_lacks(trace)}")
         if policy.needs_next and "next_positions" not in trace.optional:
             raise TraceError(
-                f"policy {policy.name} needs the positions ranked behind top_k, and {_lacks(trace)}"
+                f"{policy.kind} {policy.name} needs the positions ranked behind top_k, and"
+                f" {_lacks(trace)}"
             )
         if policy.needs_ranks and "scores" not in trace.optional and not _is_listed_by_rank(trace):
             raise TraceError(
-                f"policy {policy.name} needs the ranks of the selected positions, and"
+                f"{policy.kind} {policy.name} needs the ranks of the selected positions, and"
                 f" {_lacks(trace)}"
             )
         if (policy.needs_scores or policy.needs_ranks) and "scores" in trace.optional:
@@ -48,13 +64,15 @@ def columns_for(trace: Trace, policies: Iterable[Policy]) -> tuple[str, ...]:
     return tuple(wanted)
 
 
-def check_without_ranks(policy: Policy, where: str) -> None:
+def check_without_ranks(policy: Asks, where: str) -> None:
     """Raise PolicyError for a policy that asks for what is not there."""
     if policy.needs_ranks or policy.needs_scores or policy.needs_next:
-        raise PolicyError(f"policy {policy.name} needs ranks or scores, which {where} not have")
+        raise PolicyError(
+            f"{policy.kind} {policy.name} needs ranks or scores, which {where} not have"
+        )
 
 
-def ranked(demand: Demand, policy: Policy) -> Ranked:
+def ranked(demand: Demand, policy: Asks) -> Ranked:
     """Return what the policy needs to know of the rows of `demand`.
 
     Raises TraceError if the demand lacks it. A demand without scores lists every row best first;
@@ -67,15 +85,17 @@ def ranked(demand: Demand, policy: Policy) -> Ranked:
     of = f"request {demand.request!r}, layer {demand.layer}"
     if policy.needs_scores:
         if demand.scores is None:
-            raise TraceError(f"policy {policy.name} needs scores, and {of} has none; {_CAPTURE}")
+            raise TraceError(
+                f"{policy.kind} {policy.name} needs scores, and {of} has none; {_CAPTURE}"
+            )
         scores = demand.scores.astype(np.float32)
     if policy.needs_ranks:
         ranks = _ranks(demand)
     if policy.needs_next:
         if demand.next_positions is None:
             raise TraceError(
-                f"policy {policy.name} needs the positions ranked behind top_k, and {of} has none;"
-                f" {_CAPTURE}"
+                f"{policy.kind} {policy.name} needs the positions ranked behind top_k, and {of} has"
+                f" none; {_CAPTURE}"
             )
         offsets, values = demand.next_positions
         following = values.view(np.uint32)

@@ -17,7 +17,7 @@ from hisparse_sim.simulator.replay.coverage import coverage
 from hisparse_sim.simulator.replay.kept import Finished, Kept, Setting
 from hisparse_sim.simulator.replay.metrics import excess_over_min, tidy_row, tidy_rows
 from hisparse_sim.simulator.replay.modes import EPOCH_CLOCK, Mode
-from hisparse_sim.simulator.replay.modes.columns import mode_columns, shared_columns
+from hisparse_sim.simulator.replay.modes.columns import shared_columns
 from hisparse_sim.simulator.replay.ranking import columns_for
 from hisparse_sim.simulator.replay.replaying import (
     check_arguments,
@@ -26,7 +26,7 @@ from hisparse_sim.simulator.replay.replaying import (
     replay_part,
 )
 from hisparse_sim.simulator.replay.swept import Piece, Run, Sweep
-from hisparse_sim.simulator.replay.tasks import Task, run_task
+from hisparse_sim.simulator.replay.tasks import Task, Variant, run_task
 from hisparse_sim.traces import Demand, Part, Trace, Traces, as_traces
 from hisparse_sim.traces.arguments import step_range, whole_number, whole_numbers
 from hisparse_sim.traces.demand import Ragged
@@ -60,7 +60,7 @@ def sweep(
     requests: str | Iterable[str] | None = None,
     layers: int | Iterable[int] | None = None,
     steps: tuple[int, int] | None = None,
-    mode: Mode | None = None,
+    mode: Mode | Variant | None = None,
     jobs: int | None = None,
     executor: Executor | None = None,
     progress: Callable[[Progress], None] | None = None,
@@ -70,7 +70,7 @@ def sweep(
 
     `compare_min` adds `excess_over_min`, for which MIN (Belady) is replayed even if not asked for.
     `per_layer` gives a row per (request, layer) instead of one per (trace, policy, buffer). `mode`:
-    the rules of an engine for drafts or resident pages, see `modes.mode_of`. `jobs`
+    the rules of an engine for drafts or resident pages, see `modes.mode_of`, or a prefetch. `jobs`
     threads (default: all cores) do the work, or any `executor` passed in. A KeyboardInterrupt ends
     the sweep with the parts that are finished. `keep` names a file to which all work is appended as
     it is finished, and from which it is taken if the file is there and the trace, the settings and
@@ -178,7 +178,7 @@ def _tasks(
     seed: int,
     steps: tuple[int, int] | None,
     workers: int,
-    mode: Mode | None,
+    mode: Mode | Variant | None,
 ) -> list[tuple[Piece, Task]]:
     """Divide the unfinished work. With fewer parts than workers, a part is read more than once so
     that workers share its runs."""
@@ -256,10 +256,10 @@ def _row(
     start: str,
     per_layer: bool,
     compare_min: bool,
-    mode: Mode | None,
+    mode: Mode | Variant | None,
 ) -> dict[str, Any]:
     first = group[0]
-    start = start if mode is None else mode.rules.start or start
+    start = start if mode is None else mode.start or start
     requests = {piece.part.request for piece in group}
     row = {
         "trace": first.name,
@@ -280,14 +280,14 @@ def _row(
         least = sum(int(piece.misses[optimum].sum(dtype=np.int64)) for piece in group)
         row["excess_over_min"] = excess_over_min(row["misses"], least)
     if mode is not None:
-        row |= mode_columns(mode, first.trace, [piece.counts[run] for piece in group], row)
+        row |= mode.columns(first.trace, [piece.counts[run] for piece in group], row)
     return row | shared_columns(
         first.trace.metadata.layer_types,
         [(piece.part.layer, int(piece.misses[run].sum(dtype=np.int64))) for piece in group],
     )
 
 
-def _policy(policy: str | Policy, mode: Mode | None) -> Policy:
+def _policy(policy: str | Policy, mode: Mode | Variant | None) -> Policy:
     own = mode.policy(policy) if mode is not None and isinstance(policy, str) else None
     if own is None and policy == mode_names.EPOCH_CLOCK:
         raise PolicyError(

@@ -1,7 +1,9 @@
 """The work of a sweep: a part of a trace, read once, and the runs that replay it."""
 
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
+from hisparse_sim.policies import Policy
 from hisparse_sim.simulator.replay.kept import Finished
 from hisparse_sim.simulator.replay.modes import Mode
 from hisparse_sim.simulator.replay.ranking import columns_for
@@ -9,6 +11,34 @@ from hisparse_sim.simulator.replay.replaying import replay_part
 from hisparse_sim.simulator.replay.swept import Run
 from hisparse_sim.traces import Part, Trace
 from hisparse_sim.traces.file.columns import QUERY
+
+
+class Variant(Protocol):
+    """Another replay than the plain one: what a sweep asks of it."""
+
+    @property
+    def key(self) -> str:
+        """What finished work is found by, as long as the rules are these."""
+
+    @property
+    def start(self) -> str | None:
+        """The only start that there is; None: as asked for."""
+
+    def policy(self, name: str) -> Policy | None:
+        """Return the policy of this name that is in no registry."""
+
+    def check(self, trace: Trace, policy: Policy, buffer_size: int) -> None:
+        """Raise ValueError or TraceError for what cannot be replayed."""
+
+    def columns(
+        self, trace: Trace, counts: Sequence[Mapping[str, int]], row: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Return what a row has besides, of parts with these counts."""
+        ...
+
+    def run(self, task: "Task") -> list[Finished]:
+        """Replay the runs of a task."""
+        ...
 
 
 class Task(NamedTuple):
@@ -21,13 +51,15 @@ class Task(NamedTuple):
     start: str
     seed: int
     steps: tuple[int, int] | None
-    mode: Mode | None = None
+    mode: Mode | Variant | None = None
 
 
 def run_task(task: Task) -> list[Finished]:
     """Read the part of `task` once and replay all its runs."""
-    if task.mode is not None:
+    if isinstance(task.mode, Mode):
         return _run_mode(task, task.mode)
+    if task.mode is not None:
+        return task.mode.run(task)
     columns = columns_for(task.trace, [run.policy for run in task.runs])
     demand = task.trace.read(task.part, columns, task.steps)
     known = (0, 0, 0)

@@ -87,7 +87,9 @@ def _bound(requests: Sequence[Kept], rounds: int) -> float:
         for each, request in enumerate(requests):
             n = len(request.free)
             over = np.zeros(n)
-            _advance(request, weights[each, :n], prices[each], kept[each], scale, misses[each], over)
+            _advance(
+                request, weights[each, :n], prices[each], kept[each], scale, misses[each], over
+            )
             prices[each] = np.maximum(0.0, prices[each] + over / (scale * covers[each]))
         moved = np.where(alive, weights + misses * weight_step / scale, -np.inf)
         weights = _on_simplex(moved)
@@ -95,11 +97,11 @@ def _bound(requests: Sequence[Kept], rounds: int) -> float:
             total += value
         if number % _CHECKED == 0:
             for duals in ([weights, *prices], [total / _CHECKED for total in mean]):
-                value = sum(
+                bounds = [
                     _dual(request, duals[0][each, : len(request.free)], duals[1 + each])
                     for each, request in enumerate(requests)
-                )
-                best = max(best, value)
+                ]
+                best = max(best, sum(bounds))
             mean = [np.zeros_like(weights), *map(np.zeros_like, prices)]
     return best
 

@@ -5,9 +5,10 @@ no mode. `RULES` is the registry.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -43,6 +44,11 @@ class Mode:
         """What finished work under these rules is found by, as long as the rules are these."""
         setting = (self.draft_tokens, self.acceptance_length, self.resident_tokens)
         return f"{self.rules.name} {setting} {STAMP}"
+
+    @property
+    def start(self) -> str | None:
+        """The only start that there is; None: as asked for."""
+        return self.rules.start
 
     def queries(self, trace: Trace) -> int:
         """Return the queries of a step at most."""
@@ -98,6 +104,29 @@ class Mode:
             seed,
         )
         return self.rules.replay(request, policy, buffer_size)
+
+    def columns(
+        self, trace: Trace, counts: Sequence[Mapping[str, int]], row: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Return what a row of a sweep has besides; its parts have these counts."""
+
+        def total(name: str) -> int:
+            return sum(each.get(name, 0) for each in counts)
+
+        found: dict[str, Any] = {
+            "rules": self.label(trace),
+            "draft_tokens": self.queries(trace),
+            "resident_accesses": total("resident_accesses"),
+        }
+        if self.queries(trace) > 1:
+            accepting = total("accepting")
+            accepted = total("accepted") / accepting if accepting else float("nan")
+            found |= {
+                "accepted_per_step": accepted,
+                "misses_per_token": row["misses_per_step"] / accepted,
+                "unloaded": total("unloaded"),
+            }
+        return found
 
     def check(self, trace: Trace, policy: Policy, buffer_size: int) -> None:
         """Raise ValueError for a buffer that the engine, or a policy, cannot do with."""

@@ -1,35 +1,8 @@
-"""Columns of result rows that modes of replay and shared index layers add."""
+"""Columns of result rows that shared index layers add."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from hisparse_sim.simulator.replay.modes import Mode
-from hisparse_sim.traces import Trace
 from hisparse_sim.traces.file.layer_types import followers
-
-
-def mode_columns(
-    mode: Mode, trace: Trace, counts: Sequence[Mapping[str, int]], row: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Return the columns of a row of a mode, whose parts have these counts."""
-
-    def total(name: str) -> int:
-        return sum(each.get(name, 0) for each in counts)
-
-    found: dict[str, Any] = {
-        "rules": mode.label(trace),
-        "draft_tokens": mode.queries(trace),
-        "resident_accesses": total("resident_accesses"),
-    }
-    if mode.queries(trace) > 1:
-        accepting = total("accepting")
-        accepted = total("accepted") / accepting if accepting else float("nan")
-        found |= {
-            "accepted_per_step": accepted,
-            "misses_per_token": row["misses_per_step"] / accepted,
-            "unloaded": total("unloaded"),
-        }
-    return found
 
 
 def shared_columns(

@@ -1,0 +1,149 @@
+"""The compiled loop of a replay with prefetch (semantics: docs/add-a-prefetcher.md).
+
+It takes the evictions of a policy as they were replayed without prefetch, in the slots that are
+left to the policy: what is fetched ahead has slots of its own and changes none of its decisions.
+"""
+
+import hashlib
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from hisparse_sim.policies.policy import Bytes, Indices, Positions
+from hisparse_sim.simulator.prefetch.prefetcher import View
+from hisparse_sim.simulator.replay.kernel import STAMP as REPLAY_STAMP
+from hisparse_sim.simulator.replay.kernel import Rows
+from hisparse_sim.simulator.replay.ranking import Ranked
+from hisparse_sim.traces import machine_code
+
+
+class Hints(NamedTuple):
+    """A list of positions for every row; all are empty if nothing is known elsewhere."""
+
+    offsets: npt.NDArray[np.int64]  # [n + 1]
+    positions: Positions  # [offsets[n]]
+
+
+class Counted(NamedTuple):
+    """Per step, [n] output. Misses of the policy = critical + late + useful."""
+
+    critical: Indices  # copied because the step asks for it
+    late: Indices  # on the way when the step asks for it
+    useful: Indices  # there when the step asks for it
+    fetched: Indices  # copies that began ahead of the step
+
+
+def _stamp() -> str:
+    """Digest what the loop and the prefetchers of the package are compiled from."""
+    digest = hashlib.sha256(str(REPLAY_STAMP).encode())
+    for file in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()[:14]
+
+
+STAMP = _stamp()
+
+
+@cache
+def compiled(propose: Callable[[Any, View, Positions], int], name: str) -> Callable[..., int]:
+    """Return the loop, specialised for the hook of a prefetcher.
+
+    It returns -1, or the number of the row at which the prefetcher named a position that it may
+    not name.
+    """
+    stamp = int(STAMP, 16)
+    here = propose.__module__.startswith(__package__ + ".")
+    ours = here and propose.__closure__ is None
+
+    def run(
+        rows: Rows,
+        told: Ranked,
+        hints: Hints,
+        seen: Rows,  # `rows` for who needs the future, else none
+        first: int,
+        victims: npt.NDArray[np.int16],  # of all misses from `first` on
+        token: Positions,  # [B + 1] position in every slot before, T where empty; changed
+        present: Bytes,  # [T + 1] see View; changed
+        state: Any,
+        budget: int,
+        slots: int,
+        in_time: int,  # copies that are there when the step begins; those behind them are late
+        counted: Counted,
+    ) -> int:
+        _ = stamp
+        out = np.empty(budget, np.uint32)
+        ahead = np.empty(slots + budget, np.uint32)  # fetched ahead, the oldest first
+        held = 0
+        on_the_way = np.full(len(present), -1, np.int32)  # the row before which a copy began late
+        missed = 0
+        for now in range(first, len(rows.seq_len)):
+            newest = rows.seq_len[now] - 1
+            before, begin, end = max(0, now - 1), rows.offsets[max(0, now - 1)], rows.offsets[now]
+            behind = told.next_positions[:0]
+            if len(told.next_offsets) > 1:
+                edge = told.next_offsets[before]
+                behind = told.next_positions[edge : told.next_offsets[now]]
+            proposed = propose(
+                state,
+                View(
+                    rows.positions[begin:end],
+                    told.ranks[begin:end],
+                    told.scores[begin:end],
+                    behind,
+                    hints.positions[hints.offsets[now] : hints.offsets[now + 1]],
+                    present,
+                    newest,
+                    seen,
+                    now,
+                ),
+                out,
+            )
+            if not 0 <= proposed <= budget:
+                return now
+            # What was used has moved to the buffer.
+            kept = 0
+            for i in range(held):
+                ahead[kept] = ahead[i]
+                kept += present[ahead[i]] == 2
+            held = kept
+            for i in range(proposed):
+                position = out[i]
+                if position >= newest:
+                    return now
+                if present[position] == 0:
+                    present[position] = 2
+                    if counted.fetched[now] >= in_time:
+                        on_the_way[position] = now
+                    counted.fetched[now] += 1
+                    ahead[held] = position
+                    held += 1
+            gone = max(0, held - slots)  # the oldest make room
+            for i in range(gone):
+                present[ahead[i]] = 0
+            held -= gone
+            for i in range(held):
+                ahead[i] = ahead[i + gone]
+
+            for i in range(rows.offsets[now], rows.offsets[now + 1]):
+                position = rows.positions[i]
+                if position == newest or present[position] == 1:
+                    continue
+                if present[position] == 0:
+                    counted.critical[now] += 1
+                elif on_the_way[position] == now:
+                    counted.late[now] += 1
+                else:
+                    counted.useful[now] += 1
+                victim = victims[missed]
+                present[token[victim]] = 0
+                present[position] = 1
+                token[victim] = position
+                missed += 1
+        return -1
+
+    run.__qualname__ = f"run.{name}"
+    return machine_code.compiled(run, keep=ours)

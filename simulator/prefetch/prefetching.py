@@ -1,0 +1,244 @@
+"""Replay with prefetch: one (request, layer), and the rules of a sweep that has it."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from hisparse_sim.policies import Policy
+from hisparse_sim.simulator.prefetch.kernel import STAMP, Counted, Hints, compiled
+from hisparse_sim.simulator.prefetch.prefetcher import Prefetcher, PrefetchError, Setup
+from hisparse_sim.simulator.replay.kept import Finished
+from hisparse_sim.simulator.replay.kernel import Rows
+from hisparse_sim.simulator.replay.ranking import columns_for, ranked
+from hisparse_sim.simulator.replay.replaying import replay_part, rows_of
+from hisparse_sim.simulator.replay.tasks import Task
+from hisparse_sim.traces import Demand, Part, Trace, TraceError
+from hisparse_sim.traces.file.columns import QUERY
+
+_NO_LIMIT = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class Prefetch:
+    """A prefetcher and what it may use.
+
+    `budget`: entries that it may fetch per (request, layer) and step. `slots`, of the buffer's,
+    hold them until they are used or make room; None: as many as the budget. `in_time`: entries
+    that are there when the step begins, the others come late; None: all.
+    """
+
+    prefetcher: Prefetcher
+    budget: int
+    slots: int | None = None
+    in_time: int | None = None
+    start: None = None  # as asked for
+
+    def __post_init__(self) -> None:
+        if self.budget < 0 or (self.in_time or 0) < 0 or self.own_slots < self.budget:
+            raise PrefetchError(
+                f"a prefetch of {self.budget} entries, {self.in_time} in time, into"
+                f" {self.own_slots} slots: none may be negative, and there must be a slot for each"
+            )
+
+    @property
+    def own_slots(self) -> int:
+        """Slots of the buffer that the policy does not have."""
+        return self.budget if self.slots is None else self.slots * (self.budget > 0)
+
+    @property
+    def key(self) -> str:
+        """What finished work is found by, as long as prefetcher and loop are these."""
+        setting = (self.budget, self.own_slots, self.in_time)
+        return f"prefetch {self.prefetcher.name} {setting} {STAMP}"
+
+    def policy(self, name: str) -> None:
+        """There is no policy that only prefetch has."""
+
+    def check(self, trace: Trace, policy: Policy, buffer_size: int) -> None:
+        """Raise ValueError for a buffer that is too small, TraceError for a trace without what the
+        prefetcher needs."""
+        check_trace(self.prefetcher, trace)
+        if buffer_size - self.own_slots < trace.metadata.top_k:
+            raise PrefetchError(
+                f"a prefetch into {self.own_slots:,} slots leaves fewer than the top_k of"
+                f" {trace.metadata.top_k:,} of a buffer of {buffer_size:,}; choose a smaller budget"
+                " or a larger buffer"
+            )
+
+    def columns(
+        self, trace: Trace, counts: Sequence[Mapping[str, int]], row: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Return what a result row has besides; see docs/metrics.md."""
+        sums = {name: sum(each[name] for each in counts) for name in Counted._fields}
+        return {
+            "prefetcher": self.prefetcher.name,
+            "budget": self.budget,
+            "prefetch_slots": self.own_slots,
+            **sums,
+            "useless": sums["fetched"] - sums["useful"] - sums["late"],
+        }
+
+    def run(self, task: Task) -> list[Finished]:
+        """Replay the runs of a task; misses are those that a step waits for: critical and late."""
+        policies = [run.policy for run in task.runs]
+        demand, hints = read_with_hints(
+            task.trace, task.part, self.prefetcher, policies, task.steps
+        )
+        known = (0, 0, 0)
+        if demand.rows:
+            known = int(demand.step[0]), int(demand.seq_len[-1]), len(demand.positions)
+        found = []
+        for run in task.runs:
+            done = prefetch_part(
+                demand, hints, self, run.policy, run.buffer_size, task.start, seed=task.seed
+            )
+            counts = {name: int(each.sum()) for name, each in done._asdict().items()}
+            found.append(Finished(*known, done.critical + done.late, demand.rows, counts))
+        return found
+
+
+def check_trace(prefetcher: Prefetcher, trace: Trace) -> None:
+    """Raise TraceError if a trace lacks what the prefetcher needs."""
+    columns_for(trace, [prefetcher])
+    queries = trace.metadata.draft_tokens > 1
+    if queries != prefetcher.needs_drafts:
+        has = "has drafts" if queries else "has no rows of drafts"
+        raise TraceError(
+            f"prefetcher {prefetcher.name} does not apply to {trace.path}, which {has}"
+        )
+    if prefetcher.layer is not None and len({part.layer for part in trace.parts}) < 2:
+        raise TraceError(
+            f"prefetcher {prefetcher.name} needs the rows of another layer, and {trace.path} has"
+            " one layer"
+        )
+
+
+def read_with_hints(
+    trace: Trace,
+    part: Part,
+    prefetcher: Prefetcher,
+    policies: Sequence[Policy] = (),
+    steps: tuple[int, int] | None = None,
+) -> tuple[Demand, Hints]:
+    """Read a part as a prefetcher takes it, and the hints of its steps."""
+    columns = columns_for(trace, [prefetcher, *policies])
+    if prefetcher.needs_drafts:
+        return _first_queries(trace.read(part, (*columns, QUERY), steps))
+    demand = trace.read(part, columns, steps)
+    layers = [each.layer for each in trace.parts if each.request == part.request]
+    if prefetcher.layer is not None:
+        known = prefetcher.layer(layers, part.layer, prefetcher.parameters)
+        if known is not None:
+            (other,) = trace.select(part.request, known)
+            there = trace.read(other, (), steps)
+            if not np.array_equal(there.step, demand.step):
+                raise TraceError(
+                    f"{trace.path}, request {part.request!r}: layers {known} and {part.layer} have"
+                    " other steps"
+                )
+            return demand, Hints(there.offsets, there.positions.view(np.uint32))
+    return demand, no_hints(demand)
+
+
+def no_hints(demand: Demand) -> Hints:
+    """Return hints that tell nothing."""
+    return Hints(np.zeros(demand.rows + 1, np.int64), np.zeros(0, np.uint32))
+
+
+def _first_queries(demand: Demand) -> tuple[Demand, Hints]:
+    """Return the rows of the first query of every step; what the others of the step before
+    selected, each position once, are the hints."""
+    heads = np.append(demand.first_rows, demand.rows)
+    rows = [demand.row(head) for head in heads[:-1]]
+    hints = [np.zeros(0, np.int32)]
+    for head, end in pairwise(heads.tolist()):
+        listed = demand.positions[demand.offsets[head + 1] : demand.offsets[end]]
+        _, first = np.unique(listed, return_index=True)
+        hints.append(listed[np.sort(first)])
+    first_only = replace(
+        demand,
+        step=demand.step[heads[:-1]],
+        seq_len=demand.seq_len[heads[:-1]],
+        offsets=_edges(rows),
+        positions=np.concatenate([np.zeros(0, np.int32), *rows]),
+        scores=None,
+        next_positions=None,
+        query=None,
+    )
+    hints = hints[: len(rows)]
+    known = np.concatenate([np.zeros(0, np.int32), *hints]).view(np.uint32)
+    return first_only, Hints(_edges(hints), known)
+
+
+def _edges(rows: Sequence[Any]) -> Any:
+    return np.cumsum([0, *map(len, rows)], dtype=np.int64)
+
+
+def prefetch_part(
+    demand: Demand,
+    hints: Hints,
+    prefetch: Prefetch,
+    policy: Policy,
+    buffer_size: int,
+    start: str = "staged",
+    *,
+    seed: int = 0,
+) -> Counted:
+    """Replay one (request, layer) with prefetch, and count what happens in every step.
+
+    The policy has `buffer_size` less the slots of the prefetch for itself. Raises PrefetchError for
+    a prefetcher that names what is not on the host.
+    """
+    own, prefetcher = buffer_size - prefetch.own_slots, prefetch.prefetcher
+    base = replay_part(demand, policy, own, start, seed=seed, victims=True)
+    assert base.victims is not None
+    counted = Counted(*(np.zeros(demand.rows, np.int32) for _ in Counted._fields))
+    first = int(np.searchsorted(demand.seq_len, own, side="right"))
+    if prefetch.budget == 0 or first == demand.rows:
+        counted.critical[:] = base.misses
+        return counted
+    rows, positions = rows_of(demand, own)
+    told = ranked(demand, prefetcher)
+    filled = start == "staged" or demand.prompt_len <= own or first > 0
+    token = np.full(own + 1, positions, np.uint32)
+    present = np.zeros(positions + 1, np.uint8)
+    if filled:
+        token[:own] = np.arange(own)
+        present[:own] = 1
+    key = f"{seed}/{demand.request}/{demand.layer}".encode()
+    state = prefetcher.state(
+        Setup(
+            prefetch.budget,
+            prefetch.own_slots,
+            positions,
+            demand.rows,
+            int.from_bytes(hashlib.sha256(key).digest()[:8], "little"),
+            prefetcher.parameters,
+        )
+    )
+    wrong = compiled(prefetcher.propose, prefetcher.base)(
+        rows,
+        told,
+        hints,
+        rows if prefetcher.needs_future else Rows(rows[0][:0], rows[1][:0], rows[2][:0]),
+        first,
+        base.victims,
+        token,
+        present,
+        state,
+        prefetch.budget,
+        prefetch.own_slots,
+        _NO_LIMIT if prefetch.in_time is None else prefetch.in_time,
+        counted,
+    )
+    if wrong >= 0:
+        raise PrefetchError(
+            f"prefetcher {prefetcher.name!r} proposed more than {prefetch.budget} positions, or one"
+            f" that is not on the host (request {demand.request!r}, layer {demand.layer}, step"
+            f" {demand.step[wrong]})"
+        )
+    return counted
