@@ -2,9 +2,11 @@
 
 import re
 import sys
+from dataclasses import dataclass
 from functools import lru_cache
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from typing import Any
 
 from hisparse_sim.policies.policy import Policy, PolicyError
 
@@ -65,7 +67,21 @@ def _policies(path: Path, version: int) -> dict[str, Policy]:
         raise PolicyError(f"{path}, line {line}: {said}") from error
     finally:
         sys.path.remove(str(path.parent))
-    return {key: value for key, value in vars(module).items() if isinstance(value, Policy)}
+    return {
+        key: _FilePolicy(**vars(value), file=f"{path}:{key}")
+        for key, value in vars(module).items()
+        if isinstance(value, Policy)
+    }
+
+
+@dataclass(frozen=True)
+class _FilePolicy(Policy):
+    """A policy of a file, which another process has to run: its functions have no module."""
+
+    file: str = ""  # FILE.py:NAME
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return policy_of_file, (self.file,)
 
 
 def _line(error: Exception, path: Path) -> int:

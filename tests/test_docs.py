@@ -32,6 +32,8 @@ NOT_RUN = {
     "trace synth": "takes long; tests/test_synth.py makes smaller ones",
     "sweep smollm2.parquet": "needs a captured trace",
     "explore rows.parquet": "serves until it is stopped; tests/test_explore.py runs it",
+    "sweep trace.parquet --workers": "needs a cluster; tests/test_cluster.py has one",
+    "sweep trace.parquet --scheduler": "needs a cluster",
     "observe": "needs the counters of a server; tests/test_observe.py has some",
     "sweep like-ours.parquet": "needs what is fitted to them",
     "reproduce": "takes long; tests/test_reproduce.py runs it",

@@ -59,6 +59,7 @@ def test_importing_it_loads_nothing_else() -> None:
 
 # What only a command line has, and what only a function has.
 TERMINAL = {"scatter", "form", "output", "quiet", "provenance", "force", "plot", "config"}
+TERMINAL |= {"scheduler", "workers"}  # an executor, in Python
 PROGRAM = {"jobs", "executor", "progress", "keep", "say"}
 RENAMED = {"no_min": "compare_min"}
 

@@ -7,6 +7,7 @@ import click
 
 from hisparse_sim.simulator.commands.cost_options import model_option, swap_in_options
 from hisparse_sim.simulator.commands.replay_options import (
+    at_workers,
     end,
     judge,
     kept_beside,
@@ -86,7 +87,7 @@ def curve(
         raise click.UsageError("curve takes one trace")
     refuse_input(path, [opened[0].path])
     keep = kept_beside(path if form == "table" else output)
-    with long_work(keep, quiet) as report:
+    with long_work(keep, quiet) as report, at_workers(options):
         curves = run(
             opened[0],
             policies,

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hisparse_sim.simulator.commands.replay_options import (
+    at_workers,
     open_traces_or_facts,
     traces_argument,
+    workers_options,
 )
 from hisparse_sim.simulator.commands.setting_options import known_policies, policy_name
 from hisparse_sim.simulator.views import FIGURE_SUFFIXES
@@ -85,7 +87,7 @@ if TYPE_CHECKING:
 @click.option(
     "--seed", type=Seed(0), default=0, show_default=True, help="Seed of the policy random."
 )
-@click.option("--jobs", type=Number(1), help="Threads.  [default: all cores]")
+@workers_options
 @quiet_option
 @click.option(
     "--format",
@@ -161,11 +163,14 @@ def mrc(
         else:
             options["window"] = options["window"] or WINDOW
             policies = policies or ONE_PASS
-            counts = count(opened, policies, buffers, progress=counter("parts", quiet), **options)
+            with at_workers(options):
+                report = counter("parts", quiet)
+                counts = count(opened, policies, buffers, progress=report, **options)
             write_facts(counts, output)
         wrote(output, quiet)
         return
-    curves = count(opened, policies, buffers, progress=counter("parts", quiet), **options)
+    with at_workers(options):
+        curves = count(opened, policies, buffers, progress=counter("parts", quiet), **options)
     if output is not None and form == "table" and output.suffix.lower() in FIGURE_SUFFIXES:
         figures.save(figures.miss_ratio(curves.rows), output)
     elif form == "table":
@@ -189,7 +194,7 @@ def sampled(
 
     if len(opened) > 1:
         raise click.UsageError("only one trace can be sampled")
-    for name in ("per_layer", "window", "skip_steps", "steps"):
+    for name in ("per_layer", "window", "skip_steps", "steps", "scheduler", "workers"):
         if options.pop(name):
             raise click.UsageError(f"--{name.replace('_', '-')} does not apply to a sample")
     return sampled_mrc(opened[0], policies, buffers, **options)

@@ -40,6 +40,22 @@ def _swept_policies() -> Iterable[str]:
 
 
 traces_argument = click.argument("traces", nargs=-1, metavar="[TRACE]...")
+cluster_options = combined(
+    click.option(
+        "--scheduler",
+        metavar="ADDRESS",
+        help="In place of threads: the Dask cluster at this address, such as tcp://host:8786.",
+    ),
+    click.option(
+        "--workers",
+        type=Number(1),
+        help="In place of threads: so many processes, a Dask cluster on this machine.",
+    ),
+)
+workers_options = combined(
+    click.option("--jobs", type=Number(1), help="Threads.  [default: all cores]"),
+    cluster_options,
+)
 replay_options = combined(
     click.option(
         "--policy",
@@ -69,7 +85,7 @@ replay_options = combined(
         show_default=True,
         help="Seed of the policy random.",
     ),
-    click.option("--jobs", type=Number(1), help="Threads.  [default: all cores]"),
+    workers_options,
     quiet_option,
 )
 mode_options = combined(
@@ -118,6 +134,23 @@ def kept_beside(output: Path | None) -> "Kept | None":
     target = output.resolve() if output.is_symlink() else output  # where the result is written
     kept = Kept(target.with_name(f"{target.name}.partial"))
     return click.get_current_context().with_resource(kept)
+
+
+@contextmanager
+def at_workers(options: dict[str, Any]) -> Iterator[None]:
+    """Put an executor in the place of --scheduler or --workers."""
+    scheduler, workers = options.pop("scheduler"), options.pop("workers")
+    options["executor"] = None
+    if scheduler is None and workers is None:
+        yield
+        return
+    if options.get("jobs") is not None or None not in (scheduler, workers):
+        raise click.UsageError("give one of --jobs, --scheduler and --workers")
+    from hisparse_sim.simulator.replay.workers import cluster
+
+    with cluster(scheduler, workers) as found:
+        options["executor"], options["jobs"] = found
+        yield
 
 
 @contextmanager

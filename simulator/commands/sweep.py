@@ -7,6 +7,7 @@ import click
 
 from hisparse_sim.simulator.commands.cost_options import model_option, swap_in_options
 from hisparse_sim.simulator.commands.replay_options import (
+    at_workers,
     end,
     judge,
     kept_beside,
@@ -109,7 +110,7 @@ def sweep(
     if output is not None:
         refuse_input(output, (trace.path for trace in opened))
     keep = kept_beside(output)
-    with long_work(keep, quiet) as report:
+    with long_work(keep, quiet) as report, at_workers(options):
         swept = sweeps.sweep(
             opened,
             policies,

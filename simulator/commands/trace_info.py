@@ -1,11 +1,13 @@
 """The command `trace info`: the views of this folder show what `traces` measures."""
 
 from collections.abc import Sequence
+from concurrent.futures import Executor
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from hisparse_sim.simulator.commands.replay_options import at_workers, cluster_options
 from hisparse_sim.simulator.views import FIGURE_SUFFIXES
 from hisparse_sim.traces.commands.options import (
     open_traces,
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 @click.option(
     "--plot", type=Output(*FIGURE_SUFFIXES), help="Figure of the locality (.png, .svg, .pdf)."
 )
+@cluster_options
 @output_options
 @quiet_option
 def info(
@@ -39,6 +42,7 @@ def info(
     form: str | None,
     output: Path | None,
     quiet: bool,
+    **options: Any,
 ) -> None:
     """Describe a trace: its contents and how local its accesses are.
 
@@ -56,7 +60,8 @@ def info(
         if written is not None:
             refuse_input(written, (trace.path for trace in opened))
     if full or plot is not None:
-        show_full_info(opened, plot, form, output, quiet)
+        with at_workers(options):
+            show_full_info(opened, plot, form, output, quiet, options["executor"])
         return
     if len(opened) > 1:
         raise click.UsageError("give --full to compare several traces")
@@ -74,7 +79,12 @@ def info(
 
 
 def show_full_info(
-    opened: Sequence["Trace"], plot: Path | None, form: str, output: Path | None, quiet: bool
+    opened: Sequence["Trace"],
+    plot: Path | None,
+    form: str,
+    output: Path | None,
+    quiet: bool,
+    executor: Executor | None,
 ) -> None:
     """Measure, print and draw the locality of traces."""
     from hisparse_sim.simulator.replay.sweeping import trace_names
@@ -86,7 +96,7 @@ def show_full_info(
 
     if plot is not None:
         refuse_unwritable(plot)
-    rows = locality(opened)
+    rows = locality(opened, executor=executor)
     if form != "table":
         digests = dict(zip(trace_names(opened), (trace.sha256 for trace in opened), strict=True))
         write_rows(rows.assign(trace_sha256=rows["trace"].map(digests)), form, output)

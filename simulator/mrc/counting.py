@@ -1,7 +1,7 @@
 """Passes over traces that count misses by buffer size: `hs.mrc`."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Executor
 from dataclasses import replace
 from operator import index
 from typing import NamedTuple
@@ -35,7 +35,8 @@ from hisparse_sim.simulator.replay.replaying import (
     no_steps,
     replay_part,
 )
-from hisparse_sim.simulator.replay.sweeping import TINY, available_cores, prepare, trace_names
+from hisparse_sim.simulator.replay.sweeping import TINY, prepare, trace_names
+from hisparse_sim.simulator.replay.workers import calls_of, in_order, workers_of
 from hisparse_sim.traces import Part, Trace, TraceError, Traces
 from hisparse_sim.traces.arguments import whole_numbers
 from hisparse_sim.traces.demand import Longs
@@ -52,6 +53,7 @@ class _Task(NamedTuple):
     """What is counted in a part. Independent of all others, picklable."""
 
     trace: Trace
+    sha256: str
     name: str  # of the trace, in the lines
     part: Part
     one_pass: tuple[str, ...]
@@ -138,6 +140,7 @@ def mrc(
     tasks = [
         _Task(
             trace=trace,
+            sha256=trace.sha256,
             name=name,
             part=part,
             one_pass=one_pass,
@@ -153,22 +156,25 @@ def mrc(
         for trace, name in zip(opened, trace_names(opened), strict=True)
         for part in trace.select(requests, layers)
     ]
-    prepare(replayed)
-    part_curves(TINY, one_pass, 1, start, np.array([0, 1]))
     apart = per_layer or window is not None
     found: list[MissCurves] = []
     lines: list[pd.DataFrame] = []
-    for done, curves in enumerate(_run(tasks, executor, jobs), start=1):
-        found.append(curves)
-        lines.append(curves.lines)
-        if not apart and len(found) == _TOGETHER:
-            found = [joined(found).summed()]
-        if progress is not None:
-            progress(done, len(tasks))
+    prepare(replayed)
+    part_curves(TINY, one_pass, 1, start, np.array([0, 1]))
+    with workers_of(jobs, executor) as workers:
+        calls = calls_of(tasks, _steps, workers, _TOGETHER)
+        for done, curves in enumerate(in_order(workers, _count, calls), start=1):
+            found.append(curves)
+            lines.append(curves.lines)
+            if not apart and len(found) == _TOGETHER:
+                found = [joined(found).summed()]
+            if progress is not None:
+                progress(done, len(tasks))
     all_lines = pd.concat(lines, ignore_index=True)
     if all_lines.empty:
         raise no_steps(opened, steps)
     curves = joined(found) if apart else joined(found).summed()
+    curves = replace(curves, parts={trace.sha256: trace.parts for trace in opened})
     covers = covering(curves.lines, all_lines, curves.parts, seed)
     return replace(curves, lines=skipped(covers, skip_steps))
 
@@ -207,14 +213,9 @@ def sizes_and_points(
     return np.arange(first, max(most, *points) + 1, page), np.unique(points)
 
 
-def _run(
-    tasks: Sequence[_Task], executor: Executor | None, jobs: int | None
-) -> Iterator[MissCurves]:
-    if executor is not None:
-        yield from executor.map(_count, tasks)
-        return
-    with ThreadPoolExecutor(jobs or available_cores()) as threads:
-        yield from threads.map(_count, tasks)
+def _steps(task: _Task) -> int:
+    """Return how many steps a task passes over or replays."""
+    return task.part.rows * (len(task.one_pass) + len(task.replayed) * len(task.points))
 
 
 def _count(task: _Task) -> MissCurves:
@@ -227,7 +228,7 @@ def _count(task: _Task) -> MissCurves:
     lines = pd.DataFrame(
         {
             "trace": task.name,
-            "trace_sha256": task.trace.sha256,
+            "trace_sha256": task.sha256,
             "provenance": about.provenance,
             "unit": about.unit,
             "model": about.model,
@@ -253,5 +254,4 @@ def _count(task: _Task) -> MissCurves:
         ]
         misses = np.add.reduceat(np.array(replays, np.int64), starts, axis=1)
         of[policy.name] = Curve(REPLAY, task.points, misses.T)
-    parts = {task.trace.sha256: task.trace.parts}
-    return MissCurves(lines, task.start, task.seed, of, parts, task.window)
+    return MissCurves(lines, task.start, task.seed, of, {}, task.window)

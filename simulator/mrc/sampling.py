@@ -33,7 +33,7 @@ from hisparse_sim.simulator.mrc.names import TEXTBOOK_LRU
 from hisparse_sim.simulator.mrc.one_pass import part_curves
 from hisparse_sim.simulator.replay.metrics import without_tokens
 from hisparse_sim.simulator.replay.replaying import check_arguments, check_top_k
-from hisparse_sim.simulator.replay.sweeping import available_cores
+from hisparse_sim.simulator.replay.workers import available_cores
 from hisparse_sim.traces import Demand, OneTrace, Part, Trace, as_trace
 from hisparse_sim.traces.demand import Longs
 

@@ -9,6 +9,7 @@ import json
 import zlib
 from base64 import b64decode, b64encode
 from dataclasses import replace
+from functools import cache
 from importlib.metadata import version
 from os import PathLike
 from pathlib import Path
@@ -139,7 +140,7 @@ class Kept:
         others = [
             text
             for name, text in self._found.items()
-            if name not in self._own and json.loads(name)[:2] == _program()
+            if name not in self._own and json.loads(name)[:2] == program()
         ]
         if not others:
             self.path.unlink(missing_ok=True)
@@ -173,15 +174,21 @@ def _ours(policy: Policy) -> bool:
     return replace(policy, name=known.name, parameters=known.parameters) == known
 
 
-def _program() -> list[Any]:
-    return [version("hisparse-sim"), STAMP]
+def program() -> list[Any]:
+    """Return what tells whether two processes run the same program."""
+    return [_version(), STAMP]
+
+
+@cache
+def _version() -> str:
+    return version("hisparse-sim")
 
 
 def _name(setting: Setting, trace: Trace, part: Part, policy: Policy, buffer_size: int) -> str:
     steps = setting.steps and list(setting.steps)
     return json.dumps(
         [
-            *_program(),
+            *program(),
             setting.start,
             setting.seed,
             steps,

@@ -1,8 +1,7 @@
 """Sweeps of policies and buffer sizes over traces, part by part, on any executor."""
 
-import os
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor, as_completed, wait
+from concurrent.futures import Executor
 from contextlib import nullcontext
 from itertools import product
 from operator import index
@@ -27,6 +26,7 @@ from hisparse_sim.simulator.replay.replaying import (
 )
 from hisparse_sim.simulator.replay.swept import Piece, Run, Sweep
 from hisparse_sim.simulator.replay.tasks import Task, Variant, run_task
+from hisparse_sim.simulator.replay.workers import Workers, as_they_end, calls_of, workers_of
 from hisparse_sim.traces import Demand, Part, Trace, Traces, as_traces
 from hisparse_sim.traces.arguments import step_range, whole_number, whole_numbers
 from hisparse_sim.traces.demand import Ragged
@@ -129,12 +129,11 @@ def sweep(
             if kept is not None:
                 kept.add(setting, piece.trace, piece.part, *run, done)
 
-        workers = jobs or available_cores()
-        tasks = _tasks(pieces, runs, start, seed, steps, workers, mode)
-        if tasks:
-            prepare(run.policy for run in runs)
-        with nullcontext(executor) if executor is not None else ThreadPoolExecutor(workers) as pool:
-            _execute(tasks, pool, store, progress)
+        with workers_of(jobs, executor) as workers:
+            tasks = _tasks(pieces, runs, start, seed, steps, workers.threads, mode)
+            if tasks:
+                prepare(run.policy for run in runs)
+            _execute(tasks, workers, store, progress)
     finished = [piece for piece in pieces if len(piece.misses) == len(runs)]
     by_trace = _by_trace(finished)
     covered = {
@@ -156,11 +155,6 @@ def sweep(
         parts=len(pieces),
         pieces=finished,
     )
-
-
-def available_cores() -> int:
-    """Return how many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def rows_kept(trace: Trace, part: Part, steps: tuple[int, int] | None) -> int:
@@ -203,35 +197,26 @@ def prepare(policies: Iterable[Policy]) -> None:
 
 def _execute(
     tasks: list[tuple[Piece, Task]],
-    executor: Executor,
+    workers: Workers,
     store: Callable[[Piece, Run, Finished], None],
     progress: Callable[[Progress], None] | None,
 ) -> None:
-    """Run all tasks and store their results; after an interrupt, running tasks end and the others
-    are not started."""
-    total_steps = sum(task.part.rows * len(task.runs) for _, task in tasks)
+    """Run all tasks and store their results as they come."""
+    pieces = {id(task): piece for piece, task in tasks}
+    total_steps = sum(task.steps_replayed for _, task in tasks)
     done_steps = accesses = 0
-    waiting = {executor.submit(run_task, task): (piece, task) for piece, task in tasks}
 
-    def finish(future: Future[list[Finished]]) -> None:
+    def finish(task: Task, results: list[Finished]) -> None:
         nonlocal done_steps, accesses
-        piece, task = waiting.pop(future)
-        for run, done in zip(task.runs, future.result(), strict=True):
-            store(piece, run, done)
+        for run, done in zip(task.runs, results, strict=True):
+            store(pieces[id(task)], run, done)
             accesses += done.accesses
-        done_steps += task.part.rows * len(task.runs)
+        done_steps += task.steps_replayed
+        if progress is not None:
+            progress(Progress(done_steps, total_steps, accesses))
 
-    try:
-        for future in as_completed(waiting):
-            finish(future)
-            if progress is not None:
-                progress(Progress(done_steps, total_steps, accesses))
-    except KeyboardInterrupt:
-        pass
-    finally:
-        for future in wait([future for future in waiting if not future.cancel()]).done:
-            if future.exception() is None:
-                finish(future)
+    calls = calls_of([task for _, task in tasks], lambda task: task.steps_replayed, workers)
+    as_they_end(workers, run_task, calls, finish)
 
 
 def trace_names(traces: Sequence[Trace]) -> list[str]:

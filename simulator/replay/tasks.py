@@ -53,6 +53,11 @@ class Task(NamedTuple):
     steps: tuple[int, int] | None
     mode: Mode | Variant | None = None
 
+    @property
+    def steps_replayed(self) -> int:
+        """At most: a step counts once for every run."""
+        return self.part.rows * len(self.runs)
+
 
 def run_task(task: Task) -> list[Finished]:
     """Read the part of `task` once and replay all its runs."""

@@ -1,6 +1,7 @@
 """The locality of traces as one tidy table, the source of all its tables and figures."""
 
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Executor
 from pathlib import Path
 
 import numpy as np
@@ -41,6 +42,7 @@ def locality(
     requests: Iterable[str] | None = None,
     layers: Iterable[int] | None = None,
     steps: tuple[int, int] | None = None,
+    executor: Executor | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> pd.DataFrame:
     """Measure how traces reuse positions; `figures.locality_page` draws the result.
@@ -48,7 +50,7 @@ def locality(
     Returns one row per number: `trace, provenance, request, layer, measure, at, value`. `at` is the
     lag, the window, the upper end of a bin (exclusive) or the other layer; null where a measure is
     a single number; docs/locality-measures.md defines them. If the positions of a trace are not
-    tokens, there is a column `unit`.
+    tokens, there is a column `unit`. An `executor` measures a request at a time.
 
     Raises TraceError for an unknown request or layer, or a trace that breaks a rule, ValueError if
     the selection leaves no step.
@@ -58,7 +60,7 @@ def locality(
     layers = None if layers is None else tuple(layers)
     tables = []
     for trace, name in zip(opened, trace_names(opened), strict=True):
-        rows = locality_rows(measure_locality(trace, requests, layers, steps, progress))
+        rows = locality_rows(measure_locality(trace, requests, layers, steps, progress, executor))
         rows.insert(0, "trace", name)
         rows.insert(1, "provenance", trace.metadata.provenance)
         if any(each.metadata.unit != TOKEN for each in opened):

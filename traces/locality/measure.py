@@ -23,6 +23,7 @@ All definitions are per (request, layer), n rows S_1 .. S_n of selected position
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
@@ -85,8 +86,9 @@ def measure_locality(
     layers: Iterable[int] | None = None,
     steps: tuple[int, int] | None = None,
     progress: Callable[[int, int], None] | None = None,
+    executor: Executor | None = None,
 ) -> list[Locality]:
-    """Measure every (request, layer), in file order.
+    """Measure every (request, layer), in file order; an `executor` takes a request at a time.
 
     Needs memory for one of them, and up to 300 MB to compare layers. Raises TraceError for an
     unknown request or layer, or rows that break a rule.
@@ -94,24 +96,34 @@ def measure_locality(
     parts = trace.select(requests, layers)
     done = 0
 
-    def measured() -> None:
+    def measured(more: int = 1) -> None:
         nonlocal done
-        done += 1
+        done += more
         if progress is not None:
             progress(done, len(parts))
 
     of_request: dict[str, list[Part]] = {}
     for part in parts:
         of_request.setdefault(part.request, []).append(part)
-    return [
-        each
-        for own in of_request.values()
-        for each in _measure_request(trace, own, steps, measured)
-    ]
+    groups = [*of_request.values()]
+    if executor is None:
+        return [each for own in groups for each in _measure_request(trace, own, steps, measured)]
+    found: list[Locality] = []
+    for own, each in zip(
+        groups,
+        executor.map(_measure_request, [trace] * len(groups), groups, [steps] * len(groups)),
+        strict=True,
+    ):
+        found += each
+        measured(len(own))
+    return found
 
 
 def _measure_request(
-    trace: Trace, parts: Sequence[Part], steps: tuple[int, int] | None, measured: Callable[[], None]
+    trace: Trace,
+    parts: Sequence[Part],
+    steps: tuple[int, int] | None,
+    measured: Callable[[], None] | None = None,
 ) -> list[Locality]:
     found: list[Locality] = []
     used: list[Part] = []
@@ -126,7 +138,8 @@ def _measure_request(
             kept = [*kept, demand] if accesses <= _TOGETHER else []
             first = min(first, int(demand.step[0]))
             stop = max(stop, int(demand.step[-1]) + 1)
-        measured()
+        if measured is not None:
+            measured()
     if kept or not found:
         shared, listed = _shared_by_layers(kept)
     else:  # read again, so many steps at a time
