@@ -8,6 +8,7 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
+from hisparse_sim.policies.parameters import configured
 from hisparse_sim.policies.policy import Policy, PolicyError
 
 _NAMED = re.compile(r"(.+\.py)(?::(.*))?", re.DOTALL)
@@ -81,7 +82,11 @@ class _FilePolicy(Policy):
     file: str = ""  # FILE.py:NAME
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return policy_of_file, (self.file,)
+        return _reread, (self.file, {} if self.parameters is None else vars(self.parameters))
+
+
+def _reread(file: str, parameters: dict[str, Any]) -> Policy:
+    return configured(policy_of_file(file), parameters)
 
 
 def _line(error: Exception, path: Path) -> int:

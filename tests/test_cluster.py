@@ -26,9 +26,13 @@ distributed = pytest.importorskip("distributed")
 pytestmark = pytest.mark.xdist_group("cluster")
 
 OWN = """
+from dataclasses import dataclass
 from hisparse_sim.policies import Policy, get_policy
+@dataclass(frozen=True)
+class Given:
+    factor: float = 1.0
 lru = get_policy("lru")
-mine = Policy("mine", "the same as lru", "", lru.state, lru.step)
+mine = Policy("mine", "the same as lru", "", lru.state, lru.step, parameters=Given())
 """
 
 
@@ -65,7 +69,7 @@ def test_every_study_is_the_same(scheduler: str, path: Path, tmp_path: Path) -> 
     own = tmp_path / "own.py"
     own.write_text(OWN)
     sweep: list[str | Path] = ["sweep", path, "--buffer", "16,32", "--per-layer", "--policy"]
-    same(scheduler, tmp_path, ".jsonl", *sweep, f"random,arc,{own}:mine")
+    same(scheduler, tmp_path, ".jsonl", *sweep, "random,arc", "--policy", f"{own}:mine:factor=2")
     same(scheduler, tmp_path, ".csv", "sweep", path, "--draft-tokens", "4", "--buffer", "2048")
     same(scheduler, tmp_path, ".csv", "curve", path, "--buffer", "16", "--format", "csv")
     same(scheduler, tmp_path, ".csv", "mrc", path, "--per-layer", "--policy", "belady,fifo")
