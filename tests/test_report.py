@@ -23,6 +23,8 @@ from hisparse_sim.simulator.views.report import (
     read_results,
     write_report,
 )
+from hisparse_sim.simulator.views.report.facts import Fact, of_load, of_series
+from hisparse_sim.simulator.views.report.page import Page
 from hisparse_sim.traces import TraceError
 
 
@@ -89,32 +91,96 @@ def test_any_result_alone_makes_a_report(
     assert list(embedded(text)["charts"]) == [chart]
 
 
-def test_the_answer_holds_the_figures_of_the_rows(files: list[Path]) -> None:
-    results = read_results(files)
-    sums = totals(results[0].rows).set_index(["policy", "buffer"])
+def lines(facts: list[Fact]) -> dict[str, str]:
+    return {one.about: one.said for one in facts}
+
+
+def test_the_lines_of_a_sweep_hold_the_figures_of_its_rows(files: list[Path]) -> None:
+    rows = read_results(files)[0].rows
+    sums = totals(rows).set_index(["policy", "buffer"])
     own = sums.loc[("lru", 4096)]
-    text = " ".join(findings.answer(results))
-    assert f"LRU misses {own['misses_per_step']:,.1f} of 2,048 selected" in text
-    assert f"({own['miss_rate']:.1%})" in text
+    said = lines(of_series(rows, None))
+    assert list(said) == ["Buffer", "Policy", "Layers", "Source"]
+    assert said["Buffer"].startswith("4,096 slots (the engine's default): ")
+    smaller = sums.loc[("lru", 3072), "miss_rate"]
+    assert f"default): {100 * own['miss_rate']:.1f} % misses, " in said["Buffer"]
+    assert f"; 3,072 slots: {100 * smaller:.1f} % misses, " in said["Buffer"]
     least = sums.loc[("belady", 4096), "misses_per_step"]
-    assert f"No policy can miss fewer than {least:,.1f}" in text
-    assert f"misses {own['excess_over_min']:.0%} more" in text
-    assert "a buffer of 2,048 has" in text
-    assert "Layers differ" in text
-    assert "4,096 slots at a host_to_device_ratio of 8" in text  # alike in rate, less host memory
-    assert "synthetic" not in text
-    rows = results[0].rows.assign(provenance="synthetic")
-    assert "The trace is synthetic" in findings.answer([Result(files[0], "sweep", rows)])[-1]
+    assert said["Policy"].startswith(f"LRU misses {own['misses_per_step']:,.1f} a step with 4,096")
+    assert f"MIN, which knows the future, misses {least:,.1f}, " in said["Policy"]
+    arc = sums.loc[("arc", 4096), "misses_per_step"]
+    change = 1 - arc / own["misses_per_step"]
+    assert ("fewer than ARC" if change <= 0 else f"ARC {100 * change:.1f} % fewer") in said[
+        "Policy"
+    ]
+    layers = totals(rows, ("layer", "policy", "buffer"))
+    layers = layers[(layers["policy"] == "lru") & (layers["buffer"] == 4096)]
+    misses = layers.set_index("layer")["misses_per_step"]
+    times = misses.max() / misses.mean()
+    assert said["Layers"].startswith(f"Layer {misses.idxmax()} misses most, {times:.1f} times")
+    assert said["Source"].startswith("small (trained-indexer), replayed: 180 pairs of layer and")
+    assert "Buffer" not in lines(of_series(rows, {"buffer": 3072}))  # the plan tells it
 
 
-def test_an_answer_without_optimum_and_layers(folder: Path, tmp_path: Path) -> None:
+def test_lines_without_optimum_layers_or_another_policy(folder: Path, tmp_path: Path) -> None:
     rows = tmp_path / "rows.csv"
     options = "--policy fifo --buffer 4096 --no-min --quiet"
     run("sweep", folder / "small.parquet", *options.split(), "-o", rows)
-    text = " ".join(findings.answer(read_results([rows])))
-    assert text.startswith("With a hot buffer of 4,096 slots, FIFO misses")
-    assert "optimum" not in text
-    assert "Layers" not in text
+    said = lines(of_series(read_results([rows])[0].rows, None))
+    assert list(said) == ["Buffer", "Policy", "Source"]
+    assert re.fullmatch(r"FIFO misses [0-9.]+ a step with 4,096 slots\.", said["Policy"])
+    table = read_results([rows])[0].rows.assign(policy="belady")
+    assert lines(of_series(table, None))["Policy"].startswith("Only MIN was swept")
+
+
+@pytest.mark.parametrize(
+    ("rates", "said"),
+    [
+        (
+            [8.9, 12.5, 17.9],
+            "At 4 concurrent requests HiSparse does not pay: 0.89 times the rate without it; at 16"
+            " and 64 concurrent requests HiSparse pays: 1.25 and 1.79 times the rate without it.",
+        ),
+        (
+            [10, 10, 10],
+            "At 4, 16 and 64 concurrent requests HiSparse does not pay: 1.00, 1.00 and 1.00 times"
+            " the rate without it.",
+        ),
+    ],
+)
+def test_the_line_on_load_tells_where_it_pays(rates: list[float], said: str) -> None:
+    loads = ["4", "16", "64"]
+    rows = pd.DataFrame({"load": loads * 2, "tpot_p50_ms": 20.0})
+    rows = rows.assign(
+        mode=["hisparse"] * 3 + ["baseline"] * 3, tokens_per_s=[*rates, 10.0, 10.0, 10.0]
+    )
+    assert of_load([Result(Path("served.csv"), "serve", rows)], None).said == said
+    assert of_load([], None).said == "Whether it pays at a load takes a plan or a serving run."
+    plan = {"baseline_tokens_per_s": 650.0, "break_even": 32, "load": "256"}
+    assert "faster from 32 concurrent requests on" in of_load([], plan).said
+
+
+def test_the_first_screen_has_five_answers_and_what_each_figure_is(files: list[Path]) -> None:
+    page = Page(read_results(files), None)
+    assert sorted(lines(page.facts)) == ["Buffer", "Layers", "Load", "Policy", "Source"]
+    _, _, answer = page.sections[0]
+    assert re.findall(r'class="kind">(\w+)<', answer) == ["replayed"] * 2 + ["modelled"] * 3
+    assert "4,096 slots with a ratio of 8" in answer  # alike in rate, less host memory
+    assert 'class="synthetic"' not in answer
+    result = read_results(files[:1])[0]
+    made_up = Result(result.path, "sweep", result.rows.assign(provenance="synthetic"))
+    assert 'class="synthetic"' in Page([made_up], None).sections[0][2]
+
+
+def test_titles_follow_trace_and_buffer(files: list[Path]) -> None:
+    page = Page(read_results(files), None)
+    for chart in ("miss-ratio", "dots", "by-layer"):
+        titles = page.drawn.titles[chart]
+        assert list(titles) == ["small|4096", "small|2048", "small|3072"]
+        for key, title in titles.items():
+            assert f"{int(key.split('|')[1]):,} slots" in title
+    assert len(page.drawn.titles["swap-in"]) == 3 * 4  # buffers and batches
+    assert "8 requests together" in page.drawn.titles["swap-in"]["small|3072|8"]
 
 
 def test_the_commands_give_the_same_rows_again(
@@ -250,7 +316,6 @@ def page(files: list[Path], folder: Path) -> Path:
 def test_the_page_is_whole(page: Path) -> None:
     text = page.read_text()
     assert "A &lt;b&gt;small&lt;/b&gt; report" in text
-    assert "How many of the positions that a decode step selects" in text
     for section in "answer misses policies layers cost plan provenance".split():
         assert f'<section id="{section}">' in text
         assert f'href="#{section}"' in text

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pandas as pd
@@ -155,10 +156,35 @@ def test_layers_that_were_not_sampled_are_a_gap(browser: Any) -> None:
 def test_a_saved_chart_needs_no_page(browser: Any) -> None:
     for theme in "ab":
         svg = browser.execute_script("return svgOf('miss-ratio')")
-        assert svg.startswith("<svg"), theme
+        texts = [one.text for one in ElementTree.fromstring(svg).findall(".//{*}text")]
+        assert texts[:4] == [
+            browser.execute_script(
+                "return document.querySelector('#miss-ratio-card h3').innerText"
+            ),
+            "LRU",
+            "ARC",
+            "MIN",
+        ], theme
         assert "var(" not in svg
         assert "NaN" not in svg
         browser.execute_script("document.getElementById('theme').click()")
+
+
+def test_a_title_is_that_of_what_is_drawn(browser: Any, page: Path) -> None:
+    opened(browser, page.as_uri())
+    title = "return document.querySelector('#by-layer-card h3').textContent"
+    change = (
+        "const one = document.getElementById('{}'); one.value = {};"
+        "one.dispatchEvent(new Event('change', {{bubbles: true}}))"
+    )
+    assert "4,096 slots" in browser.execute_script(title)
+    browser.execute_script(change.format("shown", 2048))
+    assert "2,048 slots" in browser.execute_script(title)
+    browser.execute_script(change.format("first-layer", 9))
+    label = "Misses per step by layer, a line per policy"
+    assert browser.execute_script(title) == label
+    described = "return document.getElementById('by-layer').ariaLabel"
+    assert browser.execute_script(described) == label  # for who cannot see the chart
 
 
 def test_the_legend_and_the_chosen_buffer_reach_all_charts(browser: Any, page: Path) -> None:
@@ -183,7 +209,7 @@ def test_the_legend_and_the_chosen_buffer_reach_all_charts(browser: Any, page: P
 
 
 def test_the_keyboard_reaches_everything(browser: Any, page: Path) -> None:
-    """From the top: skip link, theme, sections, choices, tiles, charts; nothing holds the focus."""
+    """From the top: skip link, theme, sections, tiles, choices, charts; nothing holds the focus."""
     from selenium.webdriver import ActionChains, Keys
 
     opened(browser, page.as_uri())
@@ -198,7 +224,7 @@ def test_the_keyboard_reaches_everything(browser: Any, page: Path) -> None:
         )
         if "BODY" in seen:
             break
-    order = [seen.index(name) for name in ("skip", "theme", "policy", "shown", "misses")]
+    order = [seen.index(name) for name in ("skip", "theme", "misses", "policy", "shown")]
     assert order == sorted(order)
     for chart in ("miss-ratio", "rolling", "dots", "by-layer", "swap-in", "pareto", "throughput"):
         assert chart in seen

@@ -7,7 +7,7 @@ import pytest
 
 import hisparse_sim as hs
 from hisparse_sim.simulator.serving.missing import read_miss_curve
-from hisparse_sim.simulator.views.report import findings
+from hisparse_sim.simulator.views.report import facts, findings
 from hisparse_sim.simulator.views.report.results import Result
 from hisparse_sim.traces import TraceError
 
@@ -56,10 +56,8 @@ def test_a_bound_is_not_the_best_policy() -> None:
             "start": "staged",
         }
     )
-    (said, *_) = findings.answer([Result(Path("rows.csv"), "sweep", rows)])
-    assert "LRU" in said
-    assert "has the fewest" in said
-    assert "compulsory has" not in said
+    (said,) = (one.said for one in facts.of_series(rows, None) if one.about == "Policy")
+    assert said == "LRU misses 2.0 a step with 8 slots, fewer than FIFO."
 
 
 def test_a_miss_curve_without_rows_is_refused(tmp_path: Path) -> None:

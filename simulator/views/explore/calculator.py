@@ -127,12 +127,13 @@ class Calculator:
         tiles = [
             Tile("misses", "Misses", percent(rate, 1),
                  f"{misses:,.1f} of {model.top_k:,} selected positions per step and layer",
-                 "miss-ratio-card"),
+                 "miss-ratio-card", "replayed"),
             self._excess(choice, rate),
-            Tile("moved", "Over the link, each token",
+            Tile("moved", "Over the link",
                  f"{misses * entry * model.layers / 1e6:,.1f} MB",
-                 f"{time_us * model.layers / 1000:,.1f} ms of swap-in over {link.name}, one request"
-                 " (modelled)", "swap-in-card"),
+                 f"a token, all {model.layers} layers; {time_us * model.layers / 1000:,.1f} ms of"
+                 f" swap-in over {link.name}, one request",
+                 "swap-in-card"),
         ]  # fmt: skip
         try:
             served, base, best, resident = self._served(choice)
@@ -150,7 +151,7 @@ class Calculator:
                  f"ratio {best.ratio}, limited by {resident[1]}", "memory"),
             Tile("rate", "Tokens per second", f"{served['tokens_per_s']:,.0f}",
                  f"{gain:.1f} times the {base['tokens_per_s']:,.0f} without HiSparse;"
-                 f" {served['tpot_p50_ms']:,.1f} ms per token (simulated)", "plan"),
+                 f" {served['tpot_p50_ms']:,.1f} ms per token", "plan"),
         ]  # fmt: skip
         return {"verdict": verdict, "tiles": [asdict(tile) for tile in tiles]}
 
@@ -160,7 +161,7 @@ class Calculator:
         if least:
             value = f"+{percent(rate / least - 1)}"
             note = f"no policy can miss fewer than {percent(least, 1)}"
-        return Tile("excess", "Over MIN", value, note, "dots-card")
+        return Tile("excess", "Over MIN", value, note, "dots-card", "replayed")
 
     def _served(
         self, choice: Choice

@@ -12,7 +12,6 @@ from hisparse_sim.simulator.views.explore.calculator import Calculator, Choice
 from hisparse_sim.simulator.views.palette import named
 from hisparse_sim.simulator.views.report.answer import Tile, tiles_html
 from hisparse_sim.simulator.views.report.page import Page
-from hisparse_sim.simulator.views.report.pieces import details
 from hisparse_sim.simulator.views.report.results import read_results
 from hisparse_sim.simulator.views.report.shell import whole
 from hisparse_sim.traces import TraceError
@@ -68,13 +67,8 @@ def _page(paths: Sequence[Path]) -> tuple[Page, Calculator]:
 def _whole(page: Page, calculator: Calculator, choice: Choice, title: str | None, live: Any) -> str:
     found = calculator.answer(choice)
     tiles = tiles_html([Tile(**tile) for tile in found["tiles"]])
-    _, _, body = page.sections[0]
-    page.sections[0] = (
-        "answer",
-        "The answer",
-        f'<div class="wide"><p class="verdict" aria-live="polite">{escape(found["verdict"])}</p>'
-        f"{tiles}{details('Of the files alone', body)}</div>",
-    )
+    verdict = f'<p class="verdict" aria-live="polite">{escape(found["verdict"])}</p>'
+    page.sections[0] = (*page.sections[0][:2], page.answered(verdict + tiles, ("Buffer", "Load")))
     selects = "".join(
         f'<label>{_LABELS[name]} <select name="{name}">'
         + "".join(

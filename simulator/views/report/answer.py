@@ -9,6 +9,7 @@ import pandas as pd
 
 from hisparse_sim.simulator.replay.metrics import blocks_of
 from hisparse_sim.simulator.replay.totals import totals
+from hisparse_sim.simulator.serving.reproduce import OUT
 from hisparse_sim.simulator.views.palette import OPTIMUM, named
 from hisparse_sim.simulator.views.report import data, findings, titles
 from hisparse_sim.simulator.views.report.pieces import percent, unbroken
@@ -24,12 +25,13 @@ class Tile:
     value: str
     note: str
     href: str  # id of the chart or section behind it
+    kind: str = "modelled"  # or replayed, measured, published
 
 
 def tiles_html(tiles: Sequence[Tile]) -> str:
     every = "".join(
         f'<a class="tile" data-tile="{one.name}" href="#{one.href}">'
-        f'<span class="label">{unbroken(one.label)}</span>'
+        f'<span class="label">{unbroken(one.label)} <span class="kind">{one.kind}</span></span>'
         f'<span class="value">{unbroken(one.value)}</span>'
         f'<span class="small">{unbroken(one.note)}</span></a>'
         for one in tiles
@@ -37,7 +39,7 @@ def tiles_html(tiles: Sequence[Tile]) -> str:
     return f'<div class="tiles">{every}</div>'
 
 
-def of_series(rows: pd.DataFrame, times: data.Times | None, profiles: data.Profiles) -> list[Tile]:
+def of_series(rows: pd.DataFrame, times: data.Times | None) -> list[Tile]:
     """Return the tiles of one trace: misses, excess, bytes and time, requests.
 
     `rows`: of one trace. `times`: of all traces, None without tokens."""
@@ -53,6 +55,7 @@ def of_series(rows: pd.DataFrame, times: data.Times | None, profiles: data.Profi
             f"{own['misses_per_step']:,.1f} of {own['accesses'] / own['steps']:,.0f} selected"
             f" positions per step and layer; {at}",
             "miss-ratio-card",
+            "replayed",
         )
     ]
     if policy != OPTIMUM and math.isfinite(own["excess_over_min"]):
@@ -64,10 +67,11 @@ def of_series(rows: pd.DataFrame, times: data.Times | None, profiles: data.Profi
                 f"+{percent(own['excess_over_min'])}",
                 f"no policy can miss fewer than {least:,.1f} a step",
                 "dots-card",
+                "replayed",
             )
         )
     if times is not None and not blocks_of(rows):
-        found += _moved(rows, own["misses_per_step"], times, policy, buffer, profiles)
+        found += _moved(rows, own["misses_per_step"], times, policy, buffer)
         found += _fits(rows, buffer)
     return found
 
@@ -78,7 +82,6 @@ def _moved(
     times: data.Times,
     policy: str,
     buffer: int,
-    profiles: data.Profiles,
 ) -> list[Tile]:
     table = times.table
     of = (table["policy"] == policy) & (table["buffer"] == buffer)
@@ -87,7 +90,7 @@ def _moved(
         return []
     time = float(table.loc[of, "time"].iloc[0])
     together = f"{times.chosen} requests" if times.chosen > 1 else "one request"
-    waits = f"{time:,.1f} {times.unit} of swap-in over {times.link}, {together} (modelled)"
+    waits = f"{time:,.1f} {times.unit} of swap-in over {times.link}, {together}"
     if times.model is None:
         return [Tile("moved", "Swap-in of a layer", f"{time:,.1f} {times.unit}", waits,
                      "swap-in-card")]  # fmt: skip
@@ -95,9 +98,9 @@ def _moved(
     return [
         Tile(
             "moved",
-            "Over the link, each token",
+            "Over the link",
             f"{moved / 1e6:,.1f} MB",
-            f"{waits}; all {times.layers} layers of {times.model}",
+            f"a token, all {times.layers} layers of {times.model}; {waits}",
             "swap-in-card",
         )
     ]
@@ -126,7 +129,52 @@ def of_plan(best: Mapping[str, Any]) -> Tile:
     if base is not None and pd.notna(base) and base > 0:
         note += f"; {best['tokens_per_s'] / base:.1f} times the {base:,.0f} without HiSparse"
     return Tile("rate", "Tokens per second", f"{best['tokens_per_s']:,.0f}",
-                f"{note} (simulated)", "plan")  # fmt: skip
+                note, "plan")  # fmt: skip
+
+
+def of_served(served: pd.DataFrame) -> list[Tile]:
+    """Return the tiles of a serving run at its largest load with HiSparse: rate and latencies.
+
+    `served`: columns of `data.serve_table`."""
+    own = served[served["mode"] == "hisparse"]
+    last = (own if len(own) else served).sort_values("concurrency").iloc[-1].to_dict()
+    load = f"at {last['concurrency']:,.0f} concurrent requests"
+    same = served[(served["mode"] == "baseline") & (served["concurrency"] == last["concurrency"])]
+    without: dict[str, float] = same.iloc[0].to_dict() if len(same) else {}
+    base = without.get("tokens_per_s")
+    gain = (
+        f"{last['tokens_per_s'] / base:.2f} times the {base:,.0f} without HiSparse, "
+        if base
+        else ""
+    )
+    found = [Tile("rate", "Tokens per second", f"{last['tokens_per_s']:,.0f}", gain + load,
+                  "throughput-card")]  # fmt: skip
+    for of, unit, what in (("tpot", "ms", "Time per token"), ("ttft", "s", "First token after")):
+        median, most = (last.get(f"{of}_p{percent}_{unit}") for percent in (50, 99))
+        if median is None or most is None or pd.isna(median) or pd.isna(most):
+            continue
+        beside = without.get(f"{of}_p50_{unit}")
+        other = f"; without HiSparse {beside:,.1f} {unit}" if pd.notna(beside) else ""
+        note = f"median, 99th percentile {most:,.1f} {unit}{other}"
+        found.append(Tile(of, what, f"{median:,.1f} {unit}", note, f"{of}-card"))
+    return found
+
+
+def of_published(rows: pd.DataFrame) -> list[Tile]:
+    """Return the tiles of published figures beside ours."""
+    errors = rows["error"].abs().reset_index(drop=True)
+    near = f"{(errors <= titles.NEAR).sum()} of {len(rows)}"
+    far = rows.iloc[int(errors.argmax())]
+    tiles = [
+        ("near", f"Within {percent(titles.NEAR)}", near, "published figures, all of them"),
+        ("error", "Median error", percent(errors.median()), "half of the figures are closer"),
+        ("worst", "Largest error", f"{far['error']:+.0%}".replace("%", " %"), str(far["what"])),
+    ]
+    if "sample" in rows and (out := rows["sample"].eq(OUT).fillna(False).to_numpy(bool)).any():
+        unseen = f"{(errors[out] <= titles.NEAR).sum()} of {out.sum()}"
+        whose = f"within {percent(titles.NEAR)}, of those that shaped no choice in the model"
+        tiles.insert(1, ("out", "Out of sample", unseen, whose))
+    return [Tile(*one, "published") for one in tiles]
 
 
 def verdict(results: Sequence[Result], rows: pd.DataFrame) -> str:
@@ -140,11 +188,14 @@ def verdict(results: Sequence[Result], rows: pd.DataFrame) -> str:
     for _, served in findings.runs_of(results):
         closed = data.serve_table(served)
         if len(closed) and {"hisparse", "baseline"} <= set(closed["mode"]):
-            return titles.throughput(closed) + " (simulated)."
+            return titles.throughput(closed) + " (modelled)."
     if rows.empty:
         redone = findings.published_of(results)
         return "" if redone.empty else titles.reproduced(redone) + "."
-    return "Whether it pays depends on memory and load, too: add a plan (see below)."
+    if rows["trace"].nunique() > 1:
+        return ""
+    sums = totals(rows)
+    return titles.miss_ratio(sums, *findings.focus(sums)) + "."
 
 
 def pays(best: Mapping[str, Any], base: float, load: str) -> str:
@@ -154,11 +205,11 @@ def pays(best: Mapping[str, Any], base: float, load: str) -> str:
     if rate <= base:
         return (
             f"HiSparse does not pay{load}: {rate:,.0f} tokens/s with {with_it},"
-            f" {base:,.0f} without it (simulated)."
+            f" {base:,.0f} without it (modelled)."
         )
     times = f", {rate / base:.1f} times the {base:,.0f} without it" if base > 0 else ""
     said = f"HiSparse pays{load}: {rate:,.0f} tokens/s with {with_it}{times}"
     even = best.get("break_even")
     if even is not None and pd.notna(even):
         said += f"; it is ahead from {even:,.0f} concurrent requests on"
-    return said + " (simulated)."
+    return said + " (modelled)."

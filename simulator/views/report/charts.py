@@ -27,12 +27,12 @@ from hisparse_sim.simulator.views.report.vega import (
 _SLOTS = "hot buffer, slots"
 
 
-def _policy_lines(policies: Sequence[str]) -> Spec:
+def _policy_lines(policies: Sequence[str], size: int = 55) -> Spec:
     """Lines with a point at every simulated place."""
     return {
         "mark": {
             "type": "line",
-            "point": {"size": 55, "filled": True, "opacity": FADED},
+            "point": {"size": size, "filled": True, "opacity": FADED},
             "opacity": FADED,
             "clip": True,
         },
@@ -134,7 +134,7 @@ def by_layer(policies: Sequence[str], layers: Sequence[int], shared: Sequence[Sp
             "groupby": ["policy", "buffer"],
         },
     ]  # fmt: skip
-    lines = _policy_lines(policies)
+    lines = _policy_lines(policies, 55 if len(layers) <= MOST_TICKS else 18)
     lines["params"] = [ZOOM]
     lines["encoding"] |= {
         "x": {

@@ -13,8 +13,19 @@ def bar(
     traces: Sequence[str],
     layers: Sequence[int],
     shown: int | None,
+    modes: Sequence[str],
 ) -> str:
-    """Return the form. `shown`: the chosen buffer; None: no chart is of one buffer."""
+    """Return the form; empty if it has nothing to say. `shown`: the chosen buffer; None: no chart
+    is of one buffer. `modes`: of serving runs."""
+    serving = _fields(
+        "Serving",
+        [
+            f'<span class="entry" data-legend="mode">{policy_swatch(place)}{escape(name)}</span>'
+            for name, place in places(modes).items()
+        ],
+    )
+    if not policies:
+        return _form(serving) if modes else ""
     found = _fields(
         "Policies",
         [
@@ -23,12 +34,16 @@ def bar(
             for name, place in places(policies).items()
         ],
     )  # fmt: skip
-    found += '<div class="more">' + _fields(
-        "Buffers",
-        [
-            _tick("checkbox", "buffer", str(size), f"{buffer_swatch(number)}{size:,}", True)
-            for number, size in enumerate(sizes)
-        ],
+    found += (
+        serving * bool(modes)
+        + '<div class="more">'
+        + _fields(
+            "Buffers",
+            [
+                _tick("checkbox", "buffer", str(size), f"{buffer_swatch(number)}{size:,}", True)
+                for number, size in enumerate(sizes)
+            ],
+        )
     )
     if shown is not None and len(sizes) > 1:
         listed = "".join(
@@ -36,7 +51,8 @@ def bar(
             for size in sizes
         )
         found += _fields(
-            "Chosen", [f'<select id="shown" aria-label="Chosen buffer">{listed}</select>']
+            "One buffer",
+            [f'<select id="shown" aria-label="Buffer of charts of one">{listed}</select>'],
         )
     if len(traces) > 1:
         found += _fields(
@@ -59,17 +75,21 @@ def bar(
                 )
             ],
         )
+    return _form(found + "</div>")
+
+
+def _form(fields: str) -> str:
     return (
         '<form id="choices" aria-label="Legend and contents of the charts"'
-        f' onsubmit="return false">{found}</div></form>'
+        f' onsubmit="return false">{fields}</form>'
     )
 
 
 def _tick(kind: str, name: str, value: str, text: str, ticked: bool, more: str = "") -> str:
     checked = " checked" if ticked else ""
     return (
-        f'<label{more}><input type="{kind}" name="{name}" value="{escape(value)}"{checked}>'
-        f"{text}</label>"
+        f'<label{more} data-legend="{name}"><input type="{kind}" name="{name}"'
+        f' value="{escape(value)}"{checked}>{text}</label>'
     )
 
 

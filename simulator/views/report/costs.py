@@ -12,19 +12,6 @@ from hisparse_sim.simulator.views.report.drawing import Drawn
 from hisparse_sim.simulator.views.report.pieces import Cells, count, details, hint, options, table
 from hisparse_sim.simulator.views.report.vega import Spec
 
-# Of a memory table; what is the same in all of its lines goes above it.
-_SETTING = (
-    "trace",
-    "model",
-    "kv_dtype",
-    "hardware",
-    "engine",
-    "device_pool_gib",
-    "host_gib",
-    "request_tokens",
-    "host_bytes_per_request",
-)
-
 
 def section(
     swept: pd.DataFrame,
@@ -47,22 +34,34 @@ def section(
     if times is None:
         return text
     drawn.tables["times"] = data.columns(times.table, 4)
-    first = times.table[times.table["trace"] == times.table["trace"].iloc[0]]
-    policy, buffer = findings.focus(first)
     batch: Spec = {"name": "batch", "value": times.chosen}
     text += drawn.chart(
         "swap-in",
         charts.swap_in(
             policies, sorted(times.table["buffer"].unique().tolist()), times.title, [*shared, batch]
         ),
-        titles.swap_in(first, times.unit, policy, buffer, times.chosen),
+        _titles(times),
         f"{times.title} by buffer size, a line per policy",
         times.source,
         ["trace", "policy", "buffer", "batch", "time"],
         "buffer",
         options("batch", "Requests that decode together", times.batches, times.chosen),
+        legend=["policy"],
     )
     return text + f'<div class="card" id="memory"><h3>{_fitting(rows)}</h3>{_memory(rows)}</div>'
+
+
+def _titles(times: data.Times) -> dict[str, str]:
+    """Return the title of every choice, that of the first one first."""
+    found = {}
+    for trace, own in times.table.groupby("trace", sort=False):
+        policy, buffer = findings.focus(own)
+        sizes = own.loc[own["policy"] == policy, "buffer"].unique()
+        for size in sorted(sizes, key=lambda size: size != buffer):
+            for batch in sorted(times.batches, key=lambda batch: batch != times.chosen):
+                title = titles.swap_in(own, times.unit, policy, int(size), batch)
+                found[f"{trace}|{size}|{batch}"] = title
+    return found
 
 
 def _fitting(rows: pd.DataFrame) -> str:
@@ -83,25 +82,18 @@ def _memory(rows: pd.DataFrame) -> str:
         )
     cells: dict[str, tuple[str, Callable[[Any], str]]] = {
         "trace": ("trace", str),
-        "model": ("model", str),
-        "kv_dtype": ("KV", str),
-        "hardware": ("machine", str),
-        "engine": ("engine", str),
-        "device_pool_gib": ("GiB of a GPU", _whole_gib),
-        "host_gib": ("GiB of its host", _whole_gib),
-        "request_tokens": ("tokens a request", count),
+        **{name: (heading, show) for name, (heading, _, show) in _SETTING.items()},
         "buffer": ("slots", count),
         "host_to_device_ratio": ("ratio", count),
         "requests_per_gpu": ("requests", count),
         "hot_buffer_bytes": ("MiB each", _scaled(2**20, 0)),
-        "host_bytes_per_request": ("GiB on the host each", _scaled(2**30, 2)),
         "limit": ("limited by", str),
     }
     fits = rows.dropna(subset=["requests_per_gpu"]).reindex(columns=[*cells, "reason"])
     fits = fits.drop_duplicates()
-    alike = [name for name in _SETTING if fits[name].nunique(dropna=False) == 1]
+    alike = [name for name in ("trace", *_SETTING) if fits[name].nunique(dropna=False) == 1]
     told = ", ".join(
-        f"{cells[name][0]} {cells[name][1](fits[name].iloc[0])}"
+        _SETTING[name][1].format(_SETTING[name][2](fits[name].iloc[0]))
         for name in alike
         if name != "trace" and pd.notna(fits[name].iloc[0])
     )
@@ -120,5 +112,17 @@ def _scaled(unit: float, digits: int) -> Callable[[Any], str]:
     return lambda value: "-" if pd.isna(value) else f"{value / unit:,.{digits}f}"
 
 
-def _whole_gib(value: Any) -> str:
-    return "-" if pd.isna(value) else f"{value:,.1f}"
+# Of a memory table: heading, words, and how its values are shown. What is the same in all lines
+# goes above them.
+_SETTING: dict[str, tuple[str, str, Callable[[Any], str]]] = {
+    "model": ("model", "{}", str),
+    "kv_dtype": ("KV", "{} KV", str),
+    "hardware": ("machine", "on {}", str),
+    "engine": ("engine", "{}", str),
+    "device_pool_gib": ("GiB of a GPU", "{} GiB for KV on a GPU", _scaled(1, 1)),
+    "host_gib": ("GiB of its host", "{} GiB on its host", _scaled(1, 1)),
+    "request_tokens": ("tokens a request", "requests of {} tokens", count),
+    "host_bytes_per_request": (
+        "GiB on the host each", "{} GiB each on the host", _scaled(2**30, 2),
+    ),
+}  # fmt: skip

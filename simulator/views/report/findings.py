@@ -1,7 +1,6 @@
-"""The words of a report: the question, the answer, and what rows cover."""
+"""What a report finds in results: its policy and buffer, its plans and runs, what rows cover."""
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,11 +8,9 @@ import pandas as pd
 
 from hisparse_sim.simulator.mrc.names import COMPULSORY
 from hisparse_sim.simulator.replay.coverage import ALL, SELECTED
-from hisparse_sim.simulator.replay.joining import FILE, joined, selected
-from hisparse_sim.simulator.replay.metrics import blocks_of
-from hisparse_sim.simulator.replay.totals import totals
-from hisparse_sim.simulator.views.palette import OPTIMUM, named
-from hisparse_sim.simulator.views.report.data import Profiles, entry_bytes_of, model_called
+from hisparse_sim.simulator.replay.joining import FILE, selected
+from hisparse_sim.simulator.views.palette import OPTIMUM
+from hisparse_sim.simulator.views.report.data import Profiles, model_called
 from hisparse_sim.simulator.views.report.redo import command as command
 from hisparse_sim.simulator.views.report.results import Result, rows_of
 from hisparse_sim.traces import TraceError
@@ -30,43 +27,6 @@ def focus(sums: pd.DataFrame) -> tuple[str, int]:
     own = sorted(sums[sums["policy"] == policy]["buffer"])
     sizes = own or sizes
     return policy, int(ENGINE_BUFFER if ENGINE_BUFFER in sizes else sizes[len(sizes) // 2])
-
-
-def question(rows: pd.DataFrame) -> str:
-    """Return the question that the rows of a sweep answer."""
-    sizes = [f"{size:,}" for size in sorted(rows["buffer"].unique())]
-    policies = list(dict.fromkeys(rows["policy"]))
-    return (
-        "How many of the positions that a decode step selects are not in the hot buffer, with"
-        f" {_listed(sizes)} slots under {_listed(list(map(named, policies)))}, and what does that"
-        " cost?"
-    )
-
-
-def answer(results: Sequence[Result], profiles: Profiles = None) -> list[str]:
-    """Return the answer, generated from the rows: a paragraph per trace and start, and one per
-    plan."""
-    rows = joined(rows_of(results, "sweep"))
-    if rows.empty:
-        rows = rows.reindex(columns=["trace"])
-    series = {str(name): own for name, own in rows.groupby("trace", sort=False)}
-    said = [
-        (f"{name}: " if len(series) > 1 else "") + " ".join(_of_series(own, profiles))
-        for name, own in series.items()
-    ]
-    plans = plans_of(results)
-    for plan in plans:
-        best = choose_plan(plan.rows)
-        if best is None:
-            continue
-        whose = f" of {plan.path.name}" if len(plans) > 1 else ""
-        said.append(
-            f"The plan{whose} with the most tokens per second has {best['buffer']:,.0f} slots at a"
-            f" host_to_device_ratio of {best['ratio']:.0f}:"
-            f" {best['tokens_per_s']:,.0f} tokens/s at {best['tpot_ms']:.1f} ms per token"
-            f" (simulated).{elsewhere(plan, rows)}"
-        )
-    return said
 
 
 def plans_of(results: Sequence[Result]) -> list[Result]:
@@ -119,10 +79,14 @@ def published_of(results: Sequence[Result]) -> pd.DataFrame:
 def load(parameters: Mapping[str, Any]) -> str:
     """Return the load of a plan or a serving run."""
     return ", ".join(
-        f"{name.replace('_', ' ')} {parameters[name]}"
+        f"{name.replace('_', ' ')} {_grouped(parameters[name])}"
         for name in ("model", "hardware", "layout", "prompt", "output_len", "concurrency")
         if parameters.get(name) is not None
     )
+
+
+def _grouped(value: Any) -> str:
+    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def load_of(plan: Mapping[str, Any], parameters: Mapping[str, Any]) -> str:
@@ -161,87 +125,6 @@ def elsewhere(result: Result, rows: pd.DataFrame) -> str:
     if digest in set(rows["trace_sha256"].dropna()):
         return ""
     return f" Its misses are those of another trace, {name} (sha256 {digest[:8]})."
-
-
-def _of_series(rows: pd.DataFrame, profiles: Profiles) -> list[str]:
-    sums = totals(rows)
-    policy, buffer = focus(sums)
-    at = sums[sums["buffer"] == buffer].set_index("policy")
-    own = at.loc[policy].to_dict()
-    selected = own["accesses"] / own["steps"]
-    said = [
-        f"With a hot buffer of {buffer:,} slots, {named(policy)} misses"
-        f" {own['misses_per_step']:,.1f} of {selected:,.0f} selected positions per step and layer"
-        f" ({own['miss_rate']:.1%})."
-    ]
-    if math.isfinite(own["excess_over_min"]):
-        least = own["misses_per_step"] / (1 + own["excess_over_min"])
-        said.append(
-            f"No policy can miss fewer than {least:,.1f} (MIN, Belady's optimum, which knows the"
-            f" future): {named(policy)} misses {own['excess_over_min']:.0%} more."
-        )
-    online = at.drop(index=[OPTIMUM, COMPULSORY], errors="ignore")
-    if len(online) > 1:
-        misses: dict[Any, float] = online["misses_per_step"].to_dict()
-        best: str = min(misses, key=lambda name: float(misses[name]))
-        others = ""
-        if best != policy:
-            others = f", {misses[best] / own['misses_per_step'] - 1:+.1%} against {named(policy)}"
-        said.append(
-            f"Of the policies that do not know the future, {named(best)} has the fewest"
-            f" misses{others}."
-        )
-    if blocks := blocks_of(rows):
-        said.append(f"Positions and slots are {blocks}: no cost is computed.")
-    said += _by_buffer(sums, policy, buffer)
-    said += _by_layer(rows, policy, buffer)
-    said += _over_the_link(rows, own["misses_per_step"], profiles)
-    if any("synthetic" in str(kind) for kind in rows["provenance"]):
-        said.append("The trace is synthetic: these figures are not those of a real model.")
-    return said
-
-
-def _by_buffer(sums: pd.DataFrame, policy: str, buffer: int) -> list[str]:
-    swept = sums[sums["policy"] == policy]
-    own = dict(zip(swept["buffer"].astype(int), swept["misses_per_step"], strict=True))
-    base = max(own[buffer], 1e-12)
-    said = [
-        f"a buffer of {other:,} has {own[other] / base:.2f} times the misses"
-        for other in sorted({min(own), max(own)} - {buffer})
-    ]
-    return [f"Compared with {buffer:,} slots, {_listed(said)}."] if said else []
-
-
-def _by_layer(rows: pd.DataFrame, policy: str, buffer: int) -> list[str]:
-    if not rows["layer"].notna().any():
-        return []
-    layers = totals(rows, ("layer", "policy", "buffer"))
-    own = layers[(layers["policy"] == policy) & (layers["buffer"] == buffer)]
-    misses = own.set_index("layer")["misses_per_step"].to_dict()
-    mean = sum(misses.values()) / max(1, len(misses))
-    if len(misses) < 2 or mean == 0:
-        return []
-    most = max(misses, key=lambda layer: float(misses[layer]))
-    least = min(misses, key=lambda layer: float(misses[layer]))
-    return [
-        f"Layers differ: layer {most:.0f} misses {misses[most] / mean:.1f} times the mean,"
-        f" layer {least:.0f} {misses[least] / mean:.2f} times."
-    ]
-
-
-def _over_the_link(rows: pd.DataFrame, misses_per_step: float, profiles: Profiles) -> list[str]:
-    if blocks_of(rows) or not {"model", "kv_dtype"} <= set(rows.columns):
-        return []
-    said = []
-    priced = rows[["model", "kv_dtype"]].dropna().drop_duplicates()
-    for name, kv_dtype in priced.itertuples(index=False, name=None):
-        model = model_called(name, profiles)
-        moved = misses_per_step * entry_bytes_of(model, kv_dtype) * model.layers
-        said.append(
-            f"On the {model.layers} layers of {model.name} ({kv_dtype} KV) that is"
-            f" {moved / 1e6:,.1f} MB over the host link per token and request."
-        )
-    return said
 
 
 def choose_plan(plans: pd.DataFrame) -> dict[str, Any] | None:
@@ -285,10 +168,3 @@ def flags(plan: dict[str, Any], parameters: dict[str, Any], profiles: Profiles =
     config["device_buffer_size"] = int(plan["buffer"])
     config["host_to_device_ratio"] = int(plan["ratio"])
     return f"--enable-hisparse --hisparse-config '{json.dumps(config)}'"
-
-
-def _listed(names: Sequence[str]) -> str:
-    """Return "a", "a and b" or "a, b and c"."""
-    if len(names) < 2:
-        return "".join(names)
-    return ", ".join(names[:-1]) + " and " + names[-1]

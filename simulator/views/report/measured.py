@@ -12,6 +12,7 @@ from hisparse_sim.simulator.views.report.pieces import Cells, count, details, mo
 from hisparse_sim.simulator.views.report.results import Result, distinct
 
 FOCUS_BUFFER = 4096
+_FAR = 10  # figures with the largest errors, beside the chart
 
 
 def sections(results: Sequence[Result], drawn: Drawn) -> list[tuple[str, str, str]]:
@@ -40,7 +41,12 @@ def _reproduced(rows: pd.DataFrame, drawn: Drawn) -> str:
     }
     title = titles.reproduced(rows)
     obtained = details("How each figure was obtained and where it was published", table(rows, how))
-    body = f'<div class="card"><h3>Each figure</h3>{table(rows, cells)}</div>{obtained}'
+    far = rows.loc[rows["error"].abs().sort_values(ascending=False, kind="stable").index]
+    every = details(f"All {len(rows)} figures", table(rows, cells)) if len(rows) > _FAR else ""
+    body = (
+        f'<div class="card"><h3>The largest errors</h3>{table(far.head(_FAR), cells)}</div>'
+        f"{every}{obtained}"
+    )
     points = rows[(rows["published"] > 0) & (rows["ours"] > 0)]
     if points.empty:
         return f'<p class="wide">{escape(title)}.</p>{body}'

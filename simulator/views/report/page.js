@@ -1,7 +1,7 @@
 // Draws the charts, and hands what the reader chooses to all of them.
 const page = JSON.parse(document.getElementById("data").textContent);
 const views = new Map(); // id of a chart -> its Vega view
-const PRINTED = 325; // px of a chart on A4, two in a row
+const PRINTED = { width: 300, height: 170 }; // px of a chart on A4, two in a row
 
 // Tables come as columns, repeated values as runs, which is shorter; Vega wants records.
 function records(columns) {
@@ -36,7 +36,19 @@ function choices() {
   return chosen;
 }
 
+// A title states a finding on whole traces; for a part of the layers the chart says what it draws.
+function retitle({ traces, batch, shown = page.signals.shown }) {
+  const ends = document.querySelectorAll("#first-layer, #last-layer");
+  const whole = [...ends].every((one) => one.value === one.defaultValue);
+  for (const [id, titles] of Object.entries(page.titles)) {
+    const key = `${traces[0]}|${shown}`;
+    const title = whole && (titles[key] ?? titles[`${key}|${batch}`]);
+    document.querySelector(`#${id}-card h3`).textContent = title || document.getElementById(id).ariaLabel;
+  }
+}
+
 function set(chosen) {
+  if (chosen.traces) retitle(chosen);
   for (const [id, view] of views) {
     const known = new Set(page.charts[id].params.map((parameter) => parameter.name));
     const named = Object.entries(chosen).filter(([name]) => known.has(name));
@@ -76,11 +88,35 @@ function save(text, type, name) {
   URL.revokeObjectURL(link.href);
 }
 
-// The chart as it is drawn, with the colours that its variables stand for now.
+// The chart as it is drawn, below its title and legend, with the colours that variables stand for now.
 async function svgOf(id) {
+  const LINE = 24;
   const style = getComputedStyle(document.documentElement);
-  const svg = await views.get(id).toSVG();
+  const drawn = new DOMParser().parseFromString(await views.get(id).toSVG(), "image/svg+xml").documentElement;
+  const [width, height] = ["width", "height"].map((name) => Number(drawn.getAttribute(name)));
+  const entries = [];
+  let [x, y] = [8, LINE + 8];
+  for (const name of page.charts[id].usermeta.legend) {
+    for (const entry of document.querySelectorAll(`#choices [data-legend=${name}]:not(:has(input:not(:checked)))`)) {
+      const room = 26 + 9 * entry.textContent.length + 24;
+      if (x > 8 && x + room > width) [x, y] = [8, y + LINE];
+      const swatch = entry.querySelector("svg");
+      const looks = ["stroke", "fill"].map((look) => `${look}="${swatch.getAttribute(look) ?? "none"}"`).join(" ");
+      entries.push(`<g transform="translate(${x} ${y})"><g ${looks.replaceAll("currentColor", "var(--ink)")}>${swatch.innerHTML}</g>`
+        + `<text x="32" y="10" font-size="12" fill="var(--ink)">${escaped(entry.textContent)}</text></g>`);
+      x += room;
+    }
+  }
+  const above = y + (entries.length ? LINE : 0);
+  const title = document.querySelector(`#${id}-card h3`).textContent;
+  const svg = `<svg xmlns="http://www.w3.org/2000/svg" width="${width}" height="${height + above}" viewBox="0 0 ${width} ${height + above}"`
+    + ` font-family="system-ui, sans-serif"><rect width="100%" height="100%" fill="var(--paper)"/>`
+    + `<text x="8" y="20" font-size="${Math.min(14, width / (0.6 * title.length))}" font-weight="bold" fill="var(--ink)">${escaped(title)}</text>${entries.join("")}`
+    + `<g transform="translate(0 ${above})">${new XMLSerializer().serializeToString(drawn)}</g></svg>`;
   return svg.replace(/var\((--[a-z0-9]+)\)/g, (_, name) => style.getPropertyValue(name).trim());
+}
+function escaped(text) {
+  return text.replaceAll("&", "&amp;").replaceAll("<", "&lt;");
 }
 
 // What a chart draws, a row per datum of its marks, as often as it differs.
@@ -209,12 +245,17 @@ for (const copy of document.querySelectorAll(".copy button")) {
   });
 }
 
-// Paper cannot be opened, and is as wide as it is.
+// Paper is as wide as it is; what is folded stays away from it.
 addEventListener("beforeprint", () => {
-  document.querySelectorAll("details").forEach((one) => (one.open = true));
-  for (const view of views.values()) view.width(PRINTED).run();
+  for (const [id, view] of views) {
+    if (page.charts[id].height === page.height) view.height(PRINTED.height);
+    view.width(PRINTED.width).run();
+  }
 });
-addEventListener("afterprint", () => dispatchEvent(new Event("resize")));
+addEventListener("afterprint", () => {
+  for (const [id, view] of views) view.height(page.charts[id].height).run();
+  dispatchEvent(new Event("resize"));
+});
 
 // One after the other, the topmost first: the page answers meanwhile.
 for (const [id, spec] of Object.entries(page.charts)) {

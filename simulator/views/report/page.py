@@ -1,6 +1,6 @@
 """Assembles a report: sections of text, tables and charts."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from typing import Any
 
@@ -15,6 +15,7 @@ from hisparse_sim.simulator.views.report import (
     choices,
     costs,
     data,
+    facts,
     findings,
     measured,
     plans,
@@ -30,9 +31,10 @@ from hisparse_sim.simulator.views.report.pieces import (
     more,
     table,
     tenths,
+    unbroken,
 )
 from hisparse_sim.simulator.views.report.results import Result, rows_of
-from hisparse_sim.simulator.views.report.vega import Spec
+from hisparse_sim.simulator.views.report.vega import HEIGHT, Spec
 
 _FIGURES = ["policy", "buffer", "miss_percent", "per_step", "excess_over_min"]  # of a CSV
 
@@ -71,21 +73,23 @@ class Page:
         self.sections = [("answer", "The answer", self._answer()), *self._of_misses()]
         planned = plans.section(results, self.rows, self.drawn, profiles)
         if planned:
-            self.sections.append(("plan", "Plan", planned))
+            of = findings.runs_of(results), findings.plans_of(results)
+            heading = "Serving" if of[0] and not of[1] else "Plan and serving" if of[0] else "Plan"
+            self.sections.append(("plan", heading, planned))
         self.sections += measured.sections(self.results, self.drawn)
         self.sections.append(
             ("provenance", "Sources, and how to repeat this",
              redo.section(results, self.rows, self.notes))
         )  # fmt: skip
-        charted = not both.empty
-        self.legend = (
-            choices.bar(self.policies, self.sizes, self.traces, self.layers, self.shown)
-            if charted
-            else ""
+        modes = [name for _, rows in findings.runs_of(results) for name in rows["mode"]]
+        self.legend = choices.bar(
+            self.policies, self.sizes, self.traces, self.layers, self.shown, [*dict.fromkeys(modes)]
         )
         self.embedded = {
             "tables": {name: data.packed(one) for name, one in self.drawn.tables.items()},
             "charts": self.drawn.charts,
+            "titles": self.drawn.titles,
+            "height": HEIGHT,
             "signals": signals,
         }
 
@@ -107,7 +111,7 @@ class Page:
         self.layers = sorted(int(layer) for layer in summed["layer"].dropna().unique())
         self.sums = totals(self.rows, ("trace", "policy", "buffer"))
         self.first = self.sums[self.sums["trace"] == self.traces[0]]
-        self.policy, self.shown = findings.focus(self.first)
+        _, self.shown = findings.focus(self.first)
         self.drawn.tables["sweep"] = data.columns(summed)
         tokens = data.token_rows(self.rows)
         if not tokens.empty:
@@ -130,38 +134,67 @@ class Page:
         ]  # fmt: skip
 
     def _answer(self) -> str:
-        verdict = answer.verdict(self.results, self.rows)
-        text = f'<p class="verdict">{escape(verdict)}</p>' if verdict else ""
         best = next(
             (best for plan in findings.plans_of(self.results)
              if (best := findings.choose_plan(plan.rows)) is not None),
             None,
         )  # fmt: skip
-        rate = [] if best is None else [answer.of_plan(best)]
+        tiles, self.facts = self._of_settings(best)
+        text = ""
         for name, own in self.rows.groupby("trace", sort=False) if len(self.rows) else ():
-            tiles = answer.of_series(own, self.times, self.profiles)
+            shown, said = answer.of_series(own, self.times), facts.of_series(own, best)
             if len(self.traces) > 1:
-                text += f"<h3>{escape(str(name))}</h3>"
-            text += answer.tiles_html([*tiles, *rate])
-            rate = []
-        if rate:
-            text += answer.tiles_html(rate)
+                text += f"<h3>{escape(str(name))}</h3>{answer.tiles_html(shown)}{facts.html(said)}"
+            else:
+                tiles, self.facts = [*shown, *tiles[:1]], [*self.facts, *said]
+        verdict = answer.verdict(self.results, self.rows)
+        return self.answered(
+            (f'<p class="verdict">{unbroken(verdict)}</p>' if verdict else "")
+            + text
+            + (answer.tiles_html(tiles) if tiles else "")
+        )
+
+    def answered(self, text: str, leave_out: Sequence[str] = ()) -> str:
+        """Return verdict and tiles, `text`, with the lines below them."""
+        said = [one for one in self.facts if one.about not in leave_out]
+        text += facts.html(said) if said else ""
+        if not self.rows.empty and self.rows["provenance"].astype(str).str.contains("synth").any():
+            text += (
+                '<p class="synthetic">Synthetic trace: its figures are not those of a real'
+                " model.</p>"
+            )
+        return f'<div class="wide">{text}</div>'
+
+    def _of_settings(
+        self, best: Mapping[str, Any] | None
+    ) -> tuple[list[answer.Tile], list[facts.Fact]]:
+        """Return tiles and lines of plans, serving runs and published figures."""
+        tiles, lines = [], []
+        served = next((data.serve_table(rows) for _, rows in findings.runs_of(self.results)), None)
+        if best is not None:
+            tiles, lines = [answer.of_plan(best)], [facts.of_plan(best)]
+        elif served is not None and len(served):
+            tiles = answer.of_served(served)
+        redone = findings.published_of(self.results)
+        if not redone.empty and not tiles:
+            tiles = [] if len(self.rows) else answer.of_published(redone)
+        if best is not None or served is not None or len(self.rows):
+            lines.append(facts.of_load(self.results, best))
         if self.rows.empty:
-            return f'<div class="wide">{text}</div>'
-        steps = self.sums.groupby("trace", sort=False)["steps"].max()
-        for name, own in self.rows.groupby("trace", sort=False):
-            kinds = ", ".join(dict.fromkeys(map(str, own["provenance"])))
-            covers = f"{int(steps[name]):,} pairs of layer and step, {findings.covered(own)}"
-            text += f"<p>Replayed: {escape(f'{name} ({kinds}), {covers}')}.</p>"
-            if "synthetic" in kinds:
-                text += (
-                    '<p class="synthetic">Synthetic trace: its figures are not those of a real'
-                    " model.</p>"
-                )
-        said = findings.answer(self.results, self.profiles)
-        words = "".join(f'<p class="answer">{escape(one)}</p>' for one in said)
-        asked = f"<p>{escape(findings.question(self.rows))}</p>"
-        return f'<div class="wide">{text}{details("The same in words", asked + words)}</div>'
+            lines.append(facts.of_files(self.results))
+        return tiles, lines
+
+    def _titles(
+        self, title: Callable[[pd.DataFrame, str, int], str], sums: pd.DataFrame
+    ) -> dict[str, str]:
+        """Return a title for every trace and buffer, that of the first choice first."""
+        found = {}
+        for trace, own in sums.groupby("trace", sort=False):
+            policy, buffer = findings.focus(own)
+            sizes = own.loc[own["policy"] == policy, "buffer"].unique()
+            for size in sorted(sizes, key=lambda size: size != buffer):
+                found[f"{trace}|{size}"] = title(own, policy, int(size))
+        return found
 
     def _misses(self) -> str:
         text = ""
@@ -170,11 +203,12 @@ class Page:
             text += self.drawn.chart(
                 "miss-ratio",
                 charts.miss_ratio(self.policies, swept, self.shared),
-                titles.miss_ratio(self.first, self.policy, self.shown or 0),
+                self._titles(titles.miss_ratio, self.sums),
                 "Misses in per cent of selected positions by buffer size, a line per policy",
                 "Misses over selected positions, summed over the layers chosen above.",
                 _FIGURES,
                 "buffer",
+                legend=["policy"],
             )
         if self.curves.empty:
             shown = hint(
@@ -197,11 +231,12 @@ class Page:
                     list(dict.fromkeys(own["policy"])),
                     self.shared,
                 ),
-                titles.rolling(own),
+                (f"{name}: " if len(series) > 1 else "") + titles.rolling(own),
                 f"Misses per step and layer of {name} over decode steps",
                 f"{name}: {findings.averaged(own)}{banded}. " + " ".join(notes),
                 ["trace", "policy", "buffer", "step", "misses_per_step", "p10", "p90"],
                 "step",
+                legend=["policy", "buffer"],
             )
         return text
 
@@ -209,11 +244,12 @@ class Page:
         text = self.drawn.chart(
             "dots",
             charts.policy_dots(self.policies, self.shared),
-            titles.policies(self.first, self.policy, self.shown or 0),
+            self._titles(titles.policies, self.sums),
             "Misses per step and layer at the chosen buffer, a dot per policy",
             "At the chosen buffer: dots are means (in brackets the excess over MIN); lines span the"
             " layers, the thick part their middle half.",
             [*_FIGURES, "low", "q1", "q3", "high"],
+            legend=["policy"],
         )
         cells: Cells = {
             "policy": ("policy", palette.named),
@@ -244,14 +280,14 @@ class Page:
         for name in self.policies:  # a policy may have the name of another column
             listed[f"by {name}"] = wide[name].to_numpy()
             cells[f"by {name}"] = (palette.named(name), tenths)
-        first = self.rows[self.rows["trace"] == self.traces[0]]
         return self.drawn.chart(
             "by-layer",
             charts.by_layer(self.policies, self.layers, self.shared),
-            titles.layers(first, self.policy, shown),
+            self._titles(titles.layers, layers),
             "Misses per step by layer, a line per policy",
             "At the chosen buffer; lines join neighbouring layers only, those between were not"
             " sampled.",
             ["layer", *_FIGURES],
             "layer",
+            legend=["policy"],
         ) + details(f"In a table ({shown:,} slots)", table(listed, cells))

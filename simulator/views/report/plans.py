@@ -57,12 +57,13 @@ def _served(
         served_charts.throughput(modes, loads, name),
         titles.throughput(closed),
         "Output tokens per second by concurrent requests, a line per mode",
-        f"{names}: simulated serving, closed loop"
+        f"{names}: modelled serving, closed loop"
         + f", for {load}" * bool(load)
         + "."
         + findings.elsewhere(runs[0], swept),
         columns,
         "concurrency",
+        legend=["mode"],
     )
     for of, unit, what in (
         ("tpot", "ms", "Time per output token"),
@@ -79,6 +80,7 @@ def _served(
                 " the 95th.",
                 ["mode", "concurrency", *wanted],
                 "concurrency",
+                legend=["mode"],
             )
     parts = data.shares_table(closed)
     if len(parts):
@@ -109,10 +111,11 @@ def _planned(
         text += "<p>No candidate can run and meets the targets.</p>"
     else:
         text += (
+            f"<h3>Recommended: {best['buffer']:,.0f} slots, ratio {best['ratio']:.0f}</h3>"
             f"<p>For {escape(findings.load(parameters))}: {best['tokens_per_s']:,.0f} tokens/s"
             f" at {best['tpot_ms']:.1f} ms per token, {best['batch']:.0f} requests per rank,"
             f" limited by {escape(str(best['limit']))}; {best['host_gb']:,.0f} GB of host"
-            f" memory are pinned.{escape(findings.worth(best))} Simulated."
+            f" memory are pinned.{escape(findings.worth(best))} Modelled."
             f"{escape(findings.elsewhere(plan, swept))}</p>"
             "<p>The engine's flags:</p>" + copy(findings.flags(best, parameters, profiles))
         )

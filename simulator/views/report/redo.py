@@ -17,7 +17,7 @@ def section(results: Sequence[Result], swept: pd.DataFrame, notes: Sequence[str]
     """Return traces, the commands that repeat the rows, versions, and what the page leaves out."""
     wanted = [name for name in ("trace", "provenance", "trace_sha256") if name in swept]
     cells: Cells = {name: (name.replace("_", " "), str) for name in wanted}
-    text = table(swept.drop_duplicates(wanted), cells)
+    text = table(swept.drop_duplicates(wanted), cells) if len(swept) else ""
     text += "<p>Computed by hisparse-sim. To repeat it:</p>"
     for result in results:
         text += copy(command(result))

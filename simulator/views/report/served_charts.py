@@ -26,7 +26,7 @@ def pareto(sizes: Sequence[int], data: str, baseline: float | None) -> Spec:
         "field": "tokens_per_s",
         "type": "quantitative",
         "title": "output tokens per second",
-        "scale": {"zero": False, "padding": 14},
+        "scale": {"zero": False, "padding": 24},
     }
     tips: list[Spec] = [
         {"field": "buffer", "format": ",d"},
@@ -65,7 +65,11 @@ def pareto(sizes: Sequence[int], data: str, baseline: float | None) -> Spec:
         },
         {
             "transform": [{"filter": "datum.front"}],
-            "mark": {"type": "text", "dy": -12, "fontSize": 11, "clip": True},
+            "mark": {
+                "type": "text",
+                "dy": {"expr": "datum.best ? -18 : -12"},  # above its ring
+                "fontSize": 11,
+            },
             "encoding": {"x": x, "y": y, "text": {"field": "label"}},
         },
         {
@@ -115,8 +119,11 @@ def percentiles(modes: Sequence[str], loads: Sequence[float], data: str, of: str
     unit = {"tpot": "ms", "ttft": "s"}[of]
     title = {"tpot": "time per output token, ms", "ttft": "time to first token, s"}[of]
     scale: Spec = {"zero": True}
+    axis: Spec = {"labelExpr": "format(datum.value, '~s')"}  # a format would drop labels of a log
     if of == "ttft":  # grows by powers once requests wait
         scale = {"type": "log", "nice": False, "padding": 12}
+        axis |= {"labelOverlap": False, "tickCount": 3 * len(_POWERS)}
+        axis["values"] = [part * power for power in _POWERS for part in (1, 2, 5)]
     p50, p95, p99 = (f"{of}_p{percent}_{unit}" for percent in (50, 95, 99))
     x = doubling("concurrency", "concurrent requests", loads)
     tips = [
@@ -132,12 +139,14 @@ def percentiles(modes: Sequence[str], loads: Sequence[float], data: str, of: str
             {"params": [ZOOM],
              "mark": {"type": "line", "point": {"size": 55, "filled": True}, "clip": True},
              "encoding": {"y": {"field": p50, "type": "quantitative", "title": title,
-                                "scale": scale, "axis": {"format": "~s"}},
+                                "scale": scale, "axis": axis},
                           **_modes(modes)}},
             {"transform": known, "mark": {"type": "rule", "strokeWidth": 1.5, "clip": True},
              "encoding": {"y": {"field": p50, "type": "quantitative"}, "y2": {"field": p99},
                           **colour}},
-            {"transform": known, "mark": {"type": "tick", "thickness": 2, "size": 9, "clip": True},
+            {"transform": known,
+             "mark": {"type": "tick", "orient": "horizontal", "thickness": 2, "size": 9,
+                      "clip": True},
              "encoding": {"y": {"field": p95, "type": "quantitative"}, **colour}},
         ],
     }  # fmt: skip
@@ -168,7 +177,10 @@ def shares(data: str, rows: int) -> Spec:
                 "field": "part",
                 "type": "nominal",
                 "scale": {"domain": list(PARTS), "range": _part_colours()},
-                "legend": {"title": None},
+                "legend": {
+                    "title": None,
+                    "columns": {"expr": "width > 420 ? 5 : width > 250 ? 2 : 1"},
+                },
             },
             "tooltip": [
                 {"field": "run"},
@@ -249,7 +261,7 @@ def _modes(modes: Sequence[str]) -> dict[str, Any]:
             "field": "mode",
             "type": "nominal",
             "scale": {"domain": list(found), "range": values},
-            "legend": {"title": None},
+            "legend": None,
         }
         for channel, values in looks.items()
     }

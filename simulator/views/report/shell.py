@@ -51,14 +51,16 @@ def whole(page: Page, title: str | None = None, panel: str = "", live: Any = Non
         contents=contents(page.sections),
         legend=page.legend,
         panel=panel,
-        sections="\n".join(
-            f'<section id="{name}"><h2>{heading}</h2>\n{body}\n</section>'
-            for name, heading, body in page.sections
-        ),
+        answer=_section(*page.sections[0]),
+        sections="\n".join(_section(*one) for one in page.sections[1:]),
         data=_script_json(page.embedded | ({"live": live} if live is not None else {})),
         library=_library(),
         script=_shipped("page.js"),
     )
+
+
+def _section(name: str, heading: str, body: str) -> str:
+    return f'<section id="{name}"><h2>{heading}</h2>\n{body}\n</section>'
 
 
 def _shipped(name: str) -> str:

@@ -7,14 +7,13 @@ from typing import Any
 import pandas as pd
 
 from hisparse_sim.simulator.mrc.names import COMPULSORY
-from hisparse_sim.simulator.replay.totals import totals
 from hisparse_sim.simulator.serving.reproduce import OUT
 from hisparse_sim.simulator.views.palette import OPTIMUM, PARTS, named
 from hisparse_sim.simulator.views.report.findings import focus
 from hisparse_sim.simulator.views.report.pieces import percent
 
 _LEVEL = 0.1  # a change of the misses over a request that is called none
-_NEAR = 0.2  # error of a figure that counts as reproduced
+NEAR = 0.2  # error of a figure that counts as reproduced
 _LEFT_OUT = 0.1  # of a curve: the burst of the first steps
 
 
@@ -46,17 +45,16 @@ def policies(sums: pd.DataFrame, policy: str, buffer: int) -> str:
     return f"{said}; {named(best)} misses {percent(1 - online[best] / misses[policy], 1)} fewer"
 
 
-def layers(rows: pd.DataFrame, policy: str, buffer: int) -> str:
-    """`rows`: of one trace, with layers."""
-    sums = totals(rows, ("layer", "policy", "buffer"))
-    own = sums[(sums["policy"] == policy) & (sums["buffer"] == buffer)].set_index("layer")
-    misses: dict[Any, float] = own["misses_per_step"].to_dict()
+def layers(sums: pd.DataFrame, policy: str, buffer: int) -> str:
+    """`sums`: totals of one trace by `layer, policy, buffer`."""
+    own = sums[(sums["policy"] == policy) & (sums["buffer"] == buffer) & sums["layer"].notna()]
+    misses: dict[Any, float] = own.set_index("layer")["misses_per_step"].to_dict()
     mean = sum(misses.values()) / max(1, len(misses))
     if mean == 0:
         return f"No layer misses with {buffer:,} slots"
     most, least = (pick(misses, key=lambda layer: misses[layer]) for pick in (max, min))
     return (
-        f"Layer {most} misses {misses[most] / mean:.1f} times the mean, layer {least}"
+        f"Layer {most} misses most, {misses[most] / mean:.1f} times the mean, layer {least} least,"
         f" {misses[least] / mean:.2f} times ({named(policy)}, {buffer:,} slots)"
     )
 
@@ -96,7 +94,7 @@ def throughput(rows: pd.DataFrame) -> str:
     both = rates[["hisparse", "baseline"]].dropna()
     ahead = both["hisparse"] > both["baseline"]
     if not ahead.any():
-        return "HiSparse is at no simulated load ahead of serving without it"
+        return "HiSparse is at no load ahead of serving without it"
     top = both.iloc[-1]
     first = _first_of_the_rest(ahead)
     if first is None:
@@ -157,8 +155,8 @@ def pareto(best: Mapping[str, Any] | None) -> str:
 
 def reproduced(rows: pd.DataFrame) -> str:
     """`rows`: those of `reproduce`."""
-    near = rows["error"].abs() <= _NEAR
-    said = f"{near.sum()} of {len(rows)} published figures are reproduced within {percent(_NEAR)}"
+    near = rows["error"].abs() <= NEAR
+    said = f"{near.sum()} of {len(rows)} published figures are reproduced within {percent(NEAR)}"
     if "sample" in rows and (out := rows["sample"].eq(OUT).fillna(False)).any():
         said += f"; of the {out.sum()} that shaped no choice in the model, {(near & out).sum()}"
     return said
