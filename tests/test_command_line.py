@@ -302,8 +302,8 @@ def test_each_trace_is_named_with_its_provenance(path: Path, tmp_path: Path) -> 
     pytest.importorskip("vl_convert", reason="needs the extra [report]")
     done("report", rows, "-o", page)
     text = page.read_text(encoding="utf-8")
-    assert "Replayed: small (synthetic), " in text
-    assert "Replayed: captured (dsa-serving), " in text
+    assert "small (synthetic), replayed: " in text
+    assert "captured (dsa-serving), replayed: " in text
 
 
 # --- names and completion -----------------------------------------------------------------------
