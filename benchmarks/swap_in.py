@@ -16,7 +16,7 @@ from typing import Any
 import click
 
 from hisparse_sim.gpu_replay.bench.grid import compare, run_grid
-from hisparse_sim.gpu_replay.bench.lines import HEADING, point_line
+from hisparse_sim.gpu_replay.bench.lines import heading, point_line
 from hisparse_sim.gpu_replay.bench.results import read_machine, read_rows, write_result
 from hisparse_sim.gpu_replay.harness.machine import describe_machine
 from hisparse_sim.gpu_replay.kernels.native_library import compile_native
@@ -104,9 +104,10 @@ def measure(repeats: int) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The machine, and the result row of every point, printed as they come."""
     machine = describe_machine()
     build_all(machine["compute_capability"].replace(".", ""))
-    rows = []
-    click.echo(HEADING)
+    rows: list[dict[str, Any]] = []
     for row in run_grid(BATCHES, MISSES, BUFFERS, ENTRY_BYTES, repeats=repeats):
+        if not rows:
+            click.echo(heading(row))
         click.echo(point_line(row))
         rows.append(row)
     return machine, rows

@@ -40,7 +40,7 @@ class Done:
     cursor: int
     epoch: int
     reserved: int  # listed positions in the reserved page
-    probed: int  # misses that found their slot by probing: in a kernel, by a race
+    probing: list[int]  # ordinals that had to probe: in a kernel, by a race
 
 
 @dataclass
@@ -72,8 +72,9 @@ class Sglang:
         e = (self.epoch + 1) % width or 1
         # Rules 3 and 5.
         verify = {step.committed + r for r in range(len(step.rows))}
+        slot_of = {position: slot for slot, position in enumerate(self.token)}
         hits: set[int] = set()
-        misses: list[int] = []
+        missed: dict[int, None] = {}  # rule 6: ordinals by first listing
         reserved = 0
         for r, row in enumerate(step.rows):
             length = step.committed + r + 1
@@ -81,11 +82,12 @@ class Sglang:
                 near = position >= length - RESERVED_PAGE
                 if near and (position in verify or position == self.newest):
                     reserved += 1
-                elif position in self.token:
-                    hits.add(self.token.index(position))
-                    self.ref[self.token.index(position)] = e
-                elif position not in misses:
-                    misses.append(position)  # rule 6: ordinals by first listing
+                elif position in slot_of:
+                    hits.add(slot_of[position])
+                    self.ref[slot_of[position]] = e
+                else:
+                    missed.setdefault(position)
+        misses = list(missed)
         if ordinals is not None:
             assert sorted(ordinals) == sorted(misses)
             misses = ordinals
@@ -113,7 +115,6 @@ class Sglang:
             for i in own:  # rule 14
                 if victims[i] is not None:
                     self.token[victims[i]] = misses[i]  # type: ignore[index]
-        probed = sum(victims[i] is not None for i in probing)
         unloaded = [i for i in wanting if victims[i] is None and i >= c]  # rule 15
         if m:
             self.cursor = (self.cursor + min(m, B)) % B  # rule 16
@@ -131,7 +132,7 @@ class Sglang:
             self.cursor,
             self.epoch,
             reserved,
-            probed,
+            probing,
         )
 
     def _admitted(self, last: list[int], misses: list[int], h: int, e: int) -> list[int]:
@@ -140,12 +141,14 @@ class Sglang:
         if m <= c:
             self.ref = [0] * B
         budget = B if m <= c else max(0, B - h - (m - c))
+        slot_of = {position: slot for slot, position in enumerate(self.token)}
+        ordinal_of = {position: ordinal for ordinal, position in enumerate(misses)}
         admitted = []
         for position in last:
-            if position in self.token:
-                self.ref[self.token.index(position)] = e
-            elif position in misses and misses.index(position) < c and len(admitted) < budget:
-                admitted.append(misses.index(position))
+            if position in slot_of:
+                self.ref[slot_of[position]] = e
+            elif ordinal_of.get(position, c) < c and len(admitted) < budget:
+                admitted.append(ordinal_of[position])
         return sorted(admitted) + list(range(c, m))
 
     def _claim(self, slot: int | None, e: int) -> None:

@@ -1,4 +1,4 @@
-"""What a swap-in costs: both kernels, their planning alone, and the copy alone.
+"""What a swap-in costs: the kernels, their planning alone, and the copy alone.
 
 Every step of a point misses exactly as often as asked. A fixed core of positions is demanded in
 every step and always hit; the rest comes from sets that are used in turn, enough of them that a set
@@ -9,6 +9,7 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from hisparse_sim.gpu_replay.harness.pools import Pools, make_pools
 from hisparse_sim.gpu_replay.harness.timing import capture, interval, time_graphs, timer_us
 from hisparse_sim.gpu_replay.kernels import get_kernel
 from hisparse_sim.gpu_replay.kernels.build import GpuError, require_gpu
+from hisparse_sim.gpu_replay.kernels.vllm import Vllm, pages_of
 
 GATHER_BLOCKS = (8, 16, 32, 64, 132)  # grids tried for the copy alone
 CONTEXT = 32768  # tokens of a request, or what a point needs
@@ -81,7 +83,9 @@ class Bench:
         context: int = CONTEXT,
         host_memory: Any = None,
         seed: int = 0,
+        vllm: Path | None = None,
     ) -> None:
+        """`vllm`: the file of vLLM's kernels, if they are wanted; their slots are their own."""
         torch = require_gpu()
         self.context, self.top_k, self.buffer = context, top_k, buffer
         self.pools: Pools = make_pools(
@@ -89,14 +93,23 @@ class Bench:
             seed=seed, host_memory=host_memory,
         )  # fmt: skip
         self.request = torch.arange(batch, dtype=torch.int64, device="cuda")
+        self.row_requests = self.request.to(torch.int32)  # as vLLM wants them
         self.seq_lens = torch.full((batch,), context, dtype=torch.int64, device="cuda")
         self.out = torch.empty((batch, top_k), dtype=torch.int32, device="cuda")
         self.real = torch.full((1,), batch, dtype=torch.int32, device="cuda")
         self.one = torch.ones(1, dtype=torch.int32, device="cuda")
         self.timer_us = timer_us()
+        if vllm is not None:
+            places = self.pools.host_locs, self.pools.locs[0, :, :buffer]
+            pages = pages_of(places[0], first=1), pages_of(places[1])
+            entries = self.pools.host[0], self.pools.device[0]
+            self._vllm = Vllm(vllm, *entries, *pages, buffer=buffer, most=top_k)
 
     def swap_in(self, kernel: str, rows: Any, **options: Any) -> None:
         """Launch one swap-in for the demanded positions int32 [batch, top_k]."""
+        if kernel == "vllm":
+            self._vllm.swap_in(rows, self.row_requests, **options)
+            return
         get_kernel(kernel).swap_in(
             top_k_tokens=rows,
             top_k_device_locs=self.out,
@@ -144,8 +157,9 @@ class Bench:
             for step in range(steps):
                 self.swap_in("native", rows[step], skip_io=True)
         for kernel, options in contenders.values():  # whatever a kernel loads, before a capture
-            for step in range(steps):
-                self.swap_in(kernel, rows[step], **options)
+            for _ in range(1 + (kernel == "vllm")):  # its slots are not those that were filled
+                for step in range(steps):
+                    self.swap_in(kernel, rows[step], **options)
 
         def turn(kernel: str, options: dict[str, Any]) -> None:
             for step in range(steps):
@@ -219,6 +233,10 @@ CONTENDERS: dict[str, tuple[str, dict[str, Any]]] = {
     "sglang_plan": ("sglang", {"skip_io": True}),
     "native_plan": ("native", {"skip_io": True}),
 }
+VLLM_CONTENDERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "vllm": ("vllm", {}),
+    "vllm_plan": ("vllm", {"skip_io": True}),
+}
 
 
 def compare(row: Mapping[str, Any], one: str, other: str) -> tuple[float, float, float]:
@@ -257,14 +275,15 @@ def run_grid(
     contenders: Mapping[str, tuple[str, dict[str, Any]]] = CONTENDERS,
     repeats: int = 30,
     top_k: int = 2048,
+    vllm: Path | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """Measure every point of the grid, one result row each.
+    """Measure every point of the grid, one result row each. `vllm`: as in `Bench`.
 
     Host memory bounds the grid: batch x CONTEXT items or more are pinned. Raises ValueError, before
     anything is measured, for misses beyond top_k or a buffer below it.
     """
     for points, context in pool_sets(batches, misses, buffers, entry_bytes, top_k):
         first = points[0]
-        bench = Bench(first.batch, first.buffer, first.entry_bytes, top_k, context)
+        bench = Bench(first.batch, first.buffer, first.entry_bytes, top_k, context, vllm=vllm)
         for point in points:
             yield bench.measure(point, contenders, repeats)

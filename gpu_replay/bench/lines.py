@@ -22,13 +22,23 @@ def together_line(row: dict[str, Any]) -> str:
     )
 
 
-_NAMES = ("sglang", "native", "sglang_plan", "native_plan", "gather")
-HEADING = "bytes buffer batch misses " + "".join(f"{name:>12}" for name in _NAMES) + "   ratio"
+_VLLM = ("vllm", "vllm_plan")
+_NAMES = ("sglang", "native", "sglang_plan", "native_plan", *_VLLM, "gather")
+
+
+def heading(row: dict[str, Any]) -> str:
+    """The columns of points like this one."""
+    return "bytes buffer batch misses " + "".join(f"{n:>12}" for n in _names(row)) + "   ratio"
 
 
 def point_line(row: dict[str, Any]) -> str:
     """One point, us each; `ratio` is the engine's time over ours."""
-    times = "".join(f"{row[f'{n}_us']:12.1f}" if f"{n}_us" in row else f"{'':12}" for n in _NAMES)
+    names = _names(row)
+    times = "".join(f"{row[f'{n}_us']:12.1f}" if f"{n}_us" in row else f"{'':12}" for n in names)
     place = f"{row['entry_bytes']:<5} {row['buffer']:6} {row['batch']:5} {row['misses']:6} "
     both = "sglang_us" in row and "native_us" in row
     return place + times + (f"{row['sglang_us'] / row['native_us']:8.2f}" if both else "")
+
+
+def _names(row: dict[str, Any]) -> list[str]:
+    return [name for name in _NAMES if name not in _VLLM or f"{name}_us" in row]

@@ -169,6 +169,12 @@ def replay(
     former=["--item-bytes"],
 )
 @click.option("--kernel", "kernels", type=KERNEL, multiple=True, help="[default: all installed]")
+@click.option(
+    "--vllm-source",
+    "vllm",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Time vLLM's kernel, too, compiled from its csrc/hisparse_kernels.cu (0.33).",
+)
 @_number("--repeats", 30, "Timed rounds per point.")
 @click.option(
     "--gpus",
@@ -189,6 +195,7 @@ def bench(
     buffer: tuple[int, ...],
     entry_bytes: tuple[int, ...],
     kernels: tuple[str, ...],
+    vllm: Path | None,
     repeats: int,
     gpus: tuple[int, ...],
     share_host_pool: bool,
@@ -199,18 +206,20 @@ def bench(
 ) -> None:
     """Time the swap-in kernels on a grid of points.
 
-    Both kernels, their planning alone, and the copy alone. With --gpus: one large copy and the
+    The kernels, their planning alone, and the copy alone. With --gpus: one large copy and the
     kernels, on one or more GPUs at once.
 
     Example: hisparse-sim gpu bench --batch 1,8 --misses 256,1024 --buffer 4096
     """
-    from hisparse_sim.gpu_replay.bench.grid import CONTENDERS, run_grid
-    from hisparse_sim.gpu_replay.bench.lines import HEADING, point_line
+    from hisparse_sim.gpu_replay.bench.grid import CONTENDERS, VLLM_CONTENDERS, run_grid
+    from hisparse_sim.gpu_replay.bench.lines import heading, point_line
     from hisparse_sim.gpu_replay.bench.results import write_result
     from hisparse_sim.gpu_replay.harness.machine import describe_machine
 
     grid = (batch, misses, buffer, entry_bytes)
     if gpus:
+        if vllm is not None:
+            raise click.UsageError("--vllm-source times one GPU: leave --gpus out")
         from hisparse_sim.gpu_replay.bench.together import Grid
 
         chosen = Grid(*grid, gpus, kernels or _installed(), pin_numa, repeats)
@@ -223,10 +232,12 @@ def bench(
         for name, contender in CONTENDERS.items()
         if not kernels or contender[0] in kernels
     }
+    if vllm is not None:
+        contenders |= VLLM_CONTENDERS
     rows: list[dict[str, Any]] = []
-    for row in run_grid(*grid, contenders=contenders, repeats=repeats):
+    for row in run_grid(*grid, contenders=contenders, repeats=repeats, vllm=vllm):
         if not rows:
-            click.echo(HEADING)
+            click.echo(heading(row))
         click.echo(point_line(row))
         rows.append(row)
     if output is not None:

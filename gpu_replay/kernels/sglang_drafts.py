@@ -13,7 +13,7 @@ FILE = "hisparse_spec.cuh"
 FUNCTION = "load_cache_to_device_buffer_spec"
 COUNTERS = 4  # of a request slot, in the first row of `scratch_state`
 METADATA = 5  # 32-bit values of a listed position, in the row of its request
-_BLOCK_SIZE = 1024
+_BLOCK_SIZE = 64  # of the kernel that looks positions up, as the engine launches it
 _HASH_BITS = 13
 
 
@@ -69,7 +69,7 @@ def swap_in(
         "ITEM_SIZE_BYTES": host_cache.stride(0) * host_cache.element_size(),
         "NUM_STEPS": queries,
         "RecordMissPlan": False,
-        "USE_PDL": False,
+        "USE_PDL": torch.cuda.get_device_capability() >= (9, 0),
     }
     module = load_function(architecture(), FUNCTION, tuple(values.items()), FILE)
     real = torch.full((1,), requests, dtype=torch.int32, device="cuda")
