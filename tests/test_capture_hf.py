@@ -17,9 +17,11 @@ import tiny_models  # noqa: E402
 from hisparse_sim.cli import cli  # noqa: E402
 from hisparse_sim.traces import open_trace  # noqa: E402
 from hisparse_sim.traces.capture import models  # noqa: E402
+from hisparse_sim.traces.capture.drafting import Lookup, accepted  # noqa: E402
 from hisparse_sim.traces.capture.texts import prepare, python_reference  # noqa: E402
 
 TEXT = "The quick brown fox jumps over the lazy dog. " * 12  # 540 tokens
+COUNTED = " ".join(f"line {i * 7919 % 97} says {i * i % 89};" for i in range(40))
 
 
 @pytest.fixture(autouse=True)
@@ -31,6 +33,14 @@ def _one_thread() -> None:
 def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models") / "tiny-llama"
     tiny_models.llama().save_pretrained(folder)
+    tiny_models.save_tokenizer(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def sliding(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models") / "tiny-mistral"
+    tiny_models.sliding().save_pretrained(folder)
     tiny_models.save_tokenizer(folder)
     return folder
 
@@ -223,3 +233,51 @@ def test_sampled_prompts_are_cut_in_the_middle(llama: Path) -> None:
     )
     assert prompts[0].ids == (97,) * 100 + (98,) * 100
     assert (prompts[0].prompt_len, rests) == (200, [()])
+
+
+@pytest.mark.parametrize("sampled", [False, True], ids=["text", "greedy"])
+@pytest.mark.parametrize("model", ["llama", "sliding", "glm"])
+def test_drafts_select_what_their_tokens_select_without_drafts(
+    request: pytest.FixtureRequest, tmp_path: Path, model: str, sampled: bool
+) -> None:
+    drafts, plain = tmp_path / "drafts.parquet", tmp_path / "plain.parquet"
+    common = ["--text", COUNTED, "--prompt-len", "60", "--top-k", "8"]
+    common += ["--random-weights"] if model == "glm" else []
+    common += ["--sample", "--temperature", "0"] if sampled else []
+    folder = request.getfixturevalue(model)
+    result = run(folder, *common, "--steps", "12", "--draft-tokens", "4", "-o", drafts)
+    assert result.exit_code == 0, result.output
+    assert run(folder, *common, "--steps", "48", "-o", plain).exit_code == 0
+    trace, single = open_trace(drafts), open_trace(plain)
+    assert trace.metadata.draft_tokens == trace.metadata.notes["drafts"]["draft_tokens"] == 4
+    assert trace.metadata.layer_types == single.metadata.layer_types
+    assert len(trace.parts) == len(single.parts)
+    for part, alone in zip(trace.parts, single.parts, strict=True):
+        found, wanted = trace.read(part, ["row"]), single.read(alone)
+        assert found.rows == 48
+        lengths = found.seq_len[found.first_rows]
+        taken = np.diff(lengths)
+        assert taken.min() < 4  # a draft was rejected
+        assert taken.max() > 1 or sampled  # and one was not
+        for head, count in zip(found.first_rows, [*taken, 1], strict=True):
+            for row in range(head, head + count):  # those whose token came
+                alike = wanted.row(int(found.seq_len[row]) - 61)
+                assert found.row(row).tolist() == alike.tolist()
+
+
+def test_drafts_are_not_drawn_from_a_distribution(llama: Path, tmp_path: Path) -> None:
+    path = tmp_path / "t.parquet"
+    result = run(
+        llama, "--text", TEXT, "--steps", "8", "--draft-tokens", "3", "--sample", "-o", path
+    )
+    assert result.exit_code == 1
+    assert "sample at temperature 0, or follow the text" in result.output
+    assert not path.exists()
+
+
+def test_a_lookup_continues_the_longest_ending_seen_before() -> None:
+    assert Lookup([1, 2, 3, 9, 2, 3, 7, 1, 2, 3]).drafts(3) == [9, 2, 3]  # of 1, 2, 3
+    assert Lookup([1, 2, 3, 4, 1, 2]).drafts(6) == [3, 4, 1, 2, 3, 4]  # its own drafts, then
+    assert Lookup([5, 6]).drafts(2) == [6, 6]
+    assert accepted([1, 2, 3], [1, 2, 9]) == 3
+    assert accepted([1, 2, 3], [9, 2, 3]) == 1

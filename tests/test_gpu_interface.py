@@ -20,7 +20,7 @@ from hisparse_sim.gpu_replay.bench.results import read_machine, read_rows, write
 from hisparse_sim.gpu_replay.harness.batch import make_batch
 from hisparse_sim.gpu_replay.harness.pools import scattered_places
 from hisparse_sim.gpu_replay.harness.slots import SlotState
-from hisparse_sim.gpu_replay.kernels import build, get_kernel, native, native_library
+from hisparse_sim.gpu_replay.kernels import build, get_kernel, native, native_library, vllm
 from hisparse_sim.gpu_replay.kernels import sglang as sglang_kernel
 from hisparse_sim.gpu_replay.kernels.build import GpuError, build_library
 from hisparse_sim.gpu_replay.kernels.kernel import check_tensor
@@ -330,3 +330,50 @@ def test_bench_takes_as_much_context_as_a_point_needs():
     steady_rows(point, context_of(point))
     with pytest.raises(ValueError, match="needs a context"):
         steady_rows(point, context_of(point) - 1)
+
+
+VLLM = """#include "torch_utils.h"
+#include <torch/csrc/stable/ops.h>
+namespace {
+constexpr int kWarpSize = 32;
+__global__ __launch_bounds__(1024) void hisparse_resolve_residency_kernel(
+    const int32_t* __restrict__ global_indices,  // [num_rows, top_k], (padded)
+    int16_t* __restrict__ lru_slots, const int64_t host_rows) {
+}
+__global__ void hisparse_gather_compact_kernel(const char* __restrict__ host_cache) {
+}
+}  // namespace
+
+void hisparse_gather_compact(torch::stable::Tensor const& host_cache) {
+}
+"""
+
+
+def test_of_a_file_of_vllms_the_kernels_alone_are_compiled():
+    assert vllm.read_parameters(VLLM, vllm.RESOLVE) == {
+        "global_indices": "const int32_t*",
+        "lru_slots": "int16_t*",
+        "host_rows": "const int64_t",
+    }
+    text = vllm.kernels_alone(VLLM)
+    assert "torch_utils.h" not in text and "torch/csrc" not in text
+    assert "hisparse_gather_compact(torch" not in text
+    assert "given->global_indices, given->lru_slots, given->host_rows" in text
+    assert 'extern "C" const char* hisparse_gather_compact(' in text
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("int main() {}", "it has no anonymous namespace"),
+        (VLLM.replace("resolve_residency", "swap_in"), "it has no hisparse_resolve_residency"),
+    ],
+)
+def test_another_file_than_vllms_is_refused(text, sentence):
+    with pytest.raises(GpuError, match=sentence):
+        vllm.kernels_alone(text)
+
+
+def test_a_file_of_vllms_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(GpuError, match=r"none\.cu cannot be read"):
+        vllm.Library(tmp_path / "none.cu", "90")

@@ -277,11 +277,14 @@ def run_grid(
     top_k: int = 2048,
     vllm: Path | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """Measure every point of the grid, one result row each. `vllm`: as in `Bench`.
+    """Measure every point of the grid, one result row each. `vllm`: as in `Bench`, beside the
+    `contenders`.
 
     Host memory bounds the grid: batch x CONTEXT items or more are pinned. Raises ValueError, before
     anything is measured, for misses beyond top_k or a buffer below it.
     """
+    if vllm is not None:
+        contenders = {**contenders, **VLLM_CONTENDERS}
     for points, context in pool_sets(batches, misses, buffers, entry_bytes, top_k):
         first = points[0]
         bench = Bench(first.batch, first.buffer, first.entry_bytes, top_k, context, vllm=vllm)

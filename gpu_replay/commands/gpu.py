@@ -170,10 +170,7 @@ def replay(
 )
 @click.option("--kernel", "kernels", type=KERNEL, multiple=True, help="[default: all installed]")
 @click.option(
-    "--vllm-source",
-    "vllm",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Time vLLM's kernel, too, compiled from its csrc/hisparse_kernels.cu (0.33).",
+    "--vllm-source", "vllm", type=RESULT, help="Time vLLM's kernel, too: its hisparse_kernels.cu."
 )
 @_number("--repeats", 30, "Timed rounds per point.")
 @click.option(
@@ -211,7 +208,7 @@ def bench(
 
     Example: hisparse-sim gpu bench --batch 1,8 --misses 256,1024 --buffer 4096
     """
-    from hisparse_sim.gpu_replay.bench.grid import CONTENDERS, VLLM_CONTENDERS, run_grid
+    from hisparse_sim.gpu_replay.bench.grid import CONTENDERS, run_grid
     from hisparse_sim.gpu_replay.bench.lines import heading, point_line
     from hisparse_sim.gpu_replay.bench.results import write_result
     from hisparse_sim.gpu_replay.harness.machine import describe_machine
@@ -221,8 +218,9 @@ def bench(
         if vllm is not None:
             raise click.UsageError("--vllm-source times one GPU: leave --gpus out")
         from hisparse_sim.gpu_replay.bench.together import Grid
+        from hisparse_sim.gpu_replay.kernels import installed_kernels
 
-        chosen = Grid(*grid, gpus, kernels or _installed(), pin_numa, repeats)
+        chosen = Grid(*grid, gpus, kernels or installed_kernels(), pin_numa, repeats)
         _bench_together(chosen, share_host_pool, oversubscribe, output, quiet)
         return
     if share_host_pool or pin_numa or oversubscribe:
@@ -232,8 +230,6 @@ def bench(
         for name, contender in CONTENDERS.items()
         if not kernels or contender[0] in kernels
     }
-    if vllm is not None:
-        contenders |= VLLM_CONTENDERS
     rows: list[dict[str, Any]] = []
     for row in run_grid(*grid, contenders=contenders, repeats=repeats, vllm=vllm):
         if not rows:
@@ -243,12 +239,6 @@ def bench(
     if output is not None:
         write_result(output, describe_machine(), {"repeats": repeats, "unit": "us"}, rows)
         wrote(output, quiet)
-
-
-def _installed() -> tuple[str, ...]:
-    from hisparse_sim.gpu_replay.kernels import available_kernels
-
-    return tuple(name for name, missing in available_kernels().items() if not missing)
 
 
 def _bench_together(

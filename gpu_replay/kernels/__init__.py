@@ -30,3 +30,8 @@ def available_kernels() -> dict[str, str]:
         except GpuError as error:
             missing[name] = str(error)
     return missing
+
+
+def installed_kernels() -> tuple[str, ...]:
+    """The names of the kernels that can run here."""
+    return tuple(name for name, missing in available_kernels().items() if not missing)

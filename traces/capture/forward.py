@@ -30,21 +30,40 @@ class Forward:
         self.model = model
         # The argument was called past_key_values before transformers 5.20 or so.
         name = "cache" if "cache" in accepted else "past_key_values"
-        self.options: dict[str, Any] = {name: DynamicCache(config=model.config), "use_cache": True}
-        if "logits_to_keep" in accepted:
-            self.options["logits_to_keep"] = 1
+        self.cache = DynamicCache(config=model.config)
+        self.options: dict[str, Any] = {name: self.cache, "use_cache": True}
+        self.trims = "logits_to_keep" in accepted
 
-    def __call__(self, ids: Sequence[int]) -> Any:
+    def __call__(self, ids: Sequence[int], last: int = 1) -> Any:
+        """Return the logits of the last token, [vocabulary]; of the `last` ones, [last,
+        vocabulary]."""
         import torch
 
         tokens = torch.tensor([ids], device=self.model.device)
-        logits = self.model(input_ids=tokens, **self.options).logits[0, -1]
+        trimmed = {"logits_to_keep": last} if self.trims else {}
+        logits = self.model(input_ids=tokens, **self.options, **trimmed).logits[0, -last:]
+        logits = logits if last > 1 else logits[0]
         if not logits.isfinite().all():
             raise TraceError(
                 f"the model computes NaN or infinity in {logits.dtype}: choose another "
                 "`dtype`, or check its weights"
             )
         return logits
+
+    def may_take_back(self) -> None:
+        """Keep what `take_back` needs, from here on. Raises TraceError for a model whose cache
+        cannot forget its newest tokens, as that of linear attention."""
+        if not getattr(self.cache, "is_croppable", True):
+            raise TraceError(
+                f"{type(self.model).__name__} has layers that cannot forget a rejected draft: "
+                "capture it without drafts"
+            )
+        if hasattr(self.cache, "activate_past_recording"):
+            self.cache.activate_past_recording()
+
+    def take_back(self, tokens: int) -> None:
+        """Forget the newest tokens."""
+        self.cache.crop(-tokens)
 
 
 class Draw:

@@ -32,6 +32,7 @@ def capture_hf(
     seed: int = 0,
     prompt_len: int | None = None,
     steps: int = 256,
+    draft_tokens: int = 1,
     top_k: int | None = None,
     layers: Sequence[int] | None = None,
     keep_ranks: int | None = None,
@@ -68,6 +69,8 @@ def capture_hf(
         Tokens of the prompt; None: as many as fit.
     steps
         Decode steps. They follow the text, or with `sample` tokens sampled at `temperature`.
+    draft_tokens
+        Above 1: queries of a step, which verifies a token and drafts looked up in the text so far.
     top_k
         None: the indexer's own, else a sixteenth of the prompt, at most 2048.
     layers
@@ -106,7 +109,9 @@ def capture_hf(
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     say(f"loading {model}: its configuration and tokenizer")
     known = models.outline(model, device=device)
-    prepared, rests = prepare(texts, known, steps=steps, prompt_len=prompt_len, sampled=sample)
+    prepared, rests = prepare(
+        texts, known, steps=steps * draft_tokens, prompt_len=prompt_len, sampled=sample
+    )
     shortest = min(prompt.prompt_len for prompt in prepared)
     settings = huggingface.Settings(
         steps=steps,
@@ -116,6 +121,7 @@ def capture_hf(
         layers=frozenset(layers) if layers else None,
         order=order,
         sampling=Sampling(temperature, seed) if sample else None,
+        draft_tokens=draft_tokens,
     )
     length = train_len or prepared[0].prompt_len + steps
     # Checks that need no weights, which take long to load.

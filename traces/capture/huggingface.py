@@ -16,13 +16,14 @@ from typing import Any
 
 import numpy as np
 
+from hisparse_sim.traces.capture.drafting import MEANS, verified, verify
 from hisparse_sim.traces.capture.forward import Draw, Forward, Sampling
 from hisparse_sim.traces.capture.models import Loaded, running
 from hisparse_sim.traces.capture.recorder import Recorder
 from hisparse_sim.traces.capture.taps import IndexerTap, Tap, indexers
 from hisparse_sim.traces.errors import TraceError
 from hisparse_sim.traces.file.captured import MOST_TOKENS, checked_id
-from hisparse_sim.traces.file.metadata import Metadata
+from hisparse_sim.traces.file.metadata import MOST_QUERIES, Metadata
 from hisparse_sim.traces.file.spool import Spool
 from hisparse_sim.traces.file.writer import TraceWriter
 from hisparse_sim.traces.files import refuse_unwritable
@@ -48,6 +49,12 @@ class Settings:
     layers: frozenset[int] | None = None  # None = all
     order: str = "position"  # or "indexer": best first
     sampling: Sampling | None = None  # None = teacher-forced
+    draft_tokens: int = 1  # queries of a step, of which all but the first are of drafts
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that are decoded at most."""
+        return self.steps * self.draft_tokens
 
 
 def check(loaded: Loaded, tap: Tap, prompts: Sequence[Prompt], settings: Settings) -> None:
@@ -76,6 +83,15 @@ def check(loaded: Loaded, tap: Tap, prompts: Sequence[Prompt], settings: Setting
     sampling = settings.sampling
     if sampling is not None and not 0 <= sampling.temperature < math.inf:
         raise TraceError(f"the temperature is {sampling.temperature}, expected a number from 0 on")
+    if not 1 <= settings.draft_tokens <= MOST_QUERIES:
+        raise TraceError(
+            f"draft_tokens is {settings.draft_tokens}, expected a number from 1 to {MOST_QUERIES}"
+        )
+    if settings.draft_tokens > 1 and sampling is not None and sampling.temperature > 0:
+        raise TraceError(
+            "drafts are compared with the most likely token: sample at temperature 0, or follow "
+            "the text"
+        )
     names = [checked_id(prompt.request, "the id of a prompt") for prompt in prompts]
     if not prompts or len(set(names)) < len(names):
         raise TraceError("there is no prompt" if not prompts else "two prompts have the same id")
@@ -85,17 +101,17 @@ def check(loaded: Loaded, tap: Tap, prompts: Sequence[Prompt], settings: Setting
         place = f"request {prompt.request!r}"
         if prompt.prompt_len < 1:
             raise TraceError(f"{place}: the prompt is empty")
-        if settings.sampling is None and follows < settings.steps:
+        if settings.sampling is None and follows < settings.tokens:
             raise TraceError(
                 f"{place}: the text has {len(prompt.ids)} tokens, the capture needs "
-                f"{prompt.prompt_len + settings.steps} (a prompt of {prompt.prompt_len}, and "
-                f"{settings.steps} that decode follows): take a longer text, a shorter prompt, "
+                f"{prompt.prompt_len + settings.tokens} (a prompt of {prompt.prompt_len}, and "
+                f"{settings.tokens} that decode follows): take a longer text, a shorter prompt, "
                 "fewer steps, or sample"
             )
-        if context is not None and prompt.prompt_len + settings.steps > context:
+        if context is not None and prompt.prompt_len + settings.tokens > context:
             raise TraceError(
-                f"{place}: {prompt.prompt_len} tokens and {settings.steps} steps do not fit into "
-                f"the {context} tokens that {loaded.name} was made for: shorten one of them"
+                f"{place}: {prompt.prompt_len} tokens and {settings.tokens} decoded do not fit "
+                f"into the {context} tokens that {loaded.name} was made for: shorten one of them"
             )
 
 
@@ -124,10 +140,10 @@ def capture(
     with TraceWriter(path, about) as writer:
         for prompt in prompts:
             # No step has more ranks than tokens.
-            total = prompt.prompt_len + settings.steps
+            total = prompt.prompt_len + settings.tokens
             width = min(settings.keep_ranks or settings.top_k, total)
             with Spool(path, width, settings.scores) as spool, running(loaded):
-                _run(loaded, tap, prompt, settings, spool, progress)
+                begun = _run(loaded, tap, prompt, settings, spool, progress)
                 for demand in spool.demands(
                     prompt.request,
                     prompt.prompt_len,
@@ -135,6 +151,8 @@ def capture(
                     sort=settings.order == "position",
                     following=settings.keep_ranks is not None,
                 ):
+                    if settings.draft_tokens > 1:
+                        demand = verified(demand, begun, settings.draft_tokens)
                     writer.write(demand)
     return about
 
@@ -146,13 +164,14 @@ def _run(
     settings: Settings,
     spool: Spool,
     progress: Callable[[str, int, int], None] | None,
-) -> None:
-    """Prefill, then decode into the spool."""
+) -> list[int]:
+    """Prefill, then decode into the spool; return the tokens before every pass."""
     import torch
 
     tell = progress or (lambda what, done, count: None)
     recorder = Recorder(spool.width, settings.layers, settings.scores)
-    total = prompt.prompt_len + settings.steps
+    total = prompt.prompt_len + settings.tokens
+    begun: list[int] = []
     with torch.inference_mode(), tap.tapped(loaded.model, recorder):
         forward = Forward(loaded.model)
         rows = tap.prefill_rows(loaded.config, total)
@@ -161,19 +180,10 @@ def _run(
             tell("prefill", first, prompt.prompt_len)
             logits = forward(prompt.ids[first : min(first + rows, prompt.prompt_len)])
         tell("prefill", prompt.prompt_len, prompt.prompt_len)
-        draw = None if settings.sampling is None else Draw(loaded, settings.sampling)
-        rows = 1 if draw else tap.rows_at_once(loaded.config, total)
-        for first in range(0, settings.steps, rows):
-            start = prompt.prompt_len + first
-            stop = min(start + rows, total)
-            tokens: Sequence[int] = prompt.ids[start:stop]
-            if draw is not None:
-                token = draw(logits)
-                if token in draw.ends:
-                    break
-                tokens = [token]
-            recorder.expect(start + 1, stop - start)
-            logits = forward(tokens)
+
+        def decode(start: int, tokens: Sequence[int]) -> Any:
+            recorder.expect(start + 1, len(tokens))
+            found = forward(tokens, settings.draft_tokens)
             ranked = recorder.take()
             if not ranked:
                 raise TraceError(
@@ -181,12 +191,42 @@ def _run(
                     "in a way of their own, or share the selection of an earlier layer"
                 )
             spool.append(ranked)
-            tell("decode", stop - prompt.prompt_len, settings.steps)
+            begun.append(start)
+            tell("decode", spool.steps // settings.draft_tokens, settings.steps)
+            return found
+
+        draw = None if settings.sampling is None else Draw(loaded, settings.sampling)
+        if settings.draft_tokens > 1:
+            asked = prompt.ids, prompt.prompt_len, settings.steps, settings.draft_tokens
+            verify(forward, decode, draw, logits, *asked)
+        else:
+            rows = 1 if draw else tap.rows_at_once(loaded.config, total)
+            _follow(decode, draw, logits, prompt, total, rows)
         if spool.steps == 0:
             raise TraceError(
                 f"request {prompt.request!r}: the model ended its answer at once: choose another "
                 "seed or prompt, or follow the text"
             )
+    return begun
+
+
+def _follow(
+    decode: Callable[[int, Sequence[int]], Any],
+    draw: Draw | None,
+    logits: Any,
+    prompt: Prompt,
+    total: int,
+    rows: int,
+) -> None:
+    """Decode a token a step, `rows` steps in a pass."""
+    for start in range(prompt.prompt_len, total, rows):
+        tokens: Sequence[int] = prompt.ids[start : min(start + rows, total)]
+        if draw is not None:
+            token = draw(logits)
+            if token in draw.ends:
+                break
+            tokens = [token]
+        logits = decode(start, tokens)
 
 
 def default_top_k(loaded: Loaded, prompt_len: int) -> int:
@@ -229,6 +269,8 @@ def _metadata(
         "tokens_sha256": {name: hashlib.sha256(raw).hexdigest() for name, raw in ids.items()},
         **notes,
     }
+    if settings.draft_tokens > 1:
+        about["drafts"] = {"draft_tokens": settings.draft_tokens, "made": MEANS}
     if settings.scores:
         about["scores"] = tap.score
     if settings.keep_ranks is not None:
@@ -243,6 +285,7 @@ def _metadata(
         dataset=dataset,
         layer_types=layer_types,
         order=settings.order,
+        draft_tokens=settings.draft_tokens,
         prompt_len={prompt.request: prompt.prompt_len for prompt in prompts},
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         notes=about,

@@ -132,7 +132,11 @@ class TrainedIndexer:
         def see(index: int, hidden: "Tensor", rotary: Rotary) -> None:
             layer = self.indexers.layers[index]
             keys = keys_of(layer, hidden, rotary)
-            seen[index] = torch.cat([seen[index], keys]) if index in seen else keys
+            if index in seen:
+                # Rejected drafts were taken back before this pass.
+                before = recorder.first_seq_len - 1 if recorder.rows else len(seen[index])
+                keys = torch.cat([seen[index][:before], keys])
+            seen[index] = keys
             if recorder.wants(index):
                 scores = scores_of(layer, self.indexers.shape, hidden, rotary, seen[index])
                 rows, keys_seen = scores.shape

@@ -15,6 +15,7 @@ from hisparse_sim.traces.commands.options import (
 )
 from hisparse_sim.traces.commands.prompt_options import prompt_options
 from hisparse_sim.traces.commands.values import Number, Output, Real, refuse_without
+from hisparse_sim.traces.file.metadata import MOST_QUERIES
 from hisparse_sim.traces.files import TRACE_SUFFIXES, refuse_same, refuse_unwritable
 from hisparse_sim.traces.terminal import note
 
@@ -34,6 +35,13 @@ from hisparse_sim.traces.terminal import note
     "as many as fit]",
 )
 @click.option("--steps", type=Number(1), default=256, show_default=True, help="Decode steps.")
+@click.option(
+    "--draft-tokens",
+    type=Number(1, MOST_QUERIES),
+    default=1,
+    show_default=True,
+    help="Queries per step, as in speculative decoding: a token, and drafts looked up in the text.",
+)
 @click.option(
     "--top-k",
     type=Number(1),
