@@ -356,7 +356,8 @@ def test_of_a_file_of_vllms_the_kernels_alone_are_compiled():
         "host_rows": "const int64_t",
     }
     text = vllm.kernels_alone(VLLM)
-    assert "torch_utils.h" not in text and "torch/csrc" not in text
+    assert "torch_utils.h" not in text
+    assert "torch/csrc" not in text
     assert "hisparse_gather_compact(torch" not in text
     assert "given->global_indices, given->lru_slots, given->host_rows" in text
     assert 'extern "C" const char* hisparse_gather_compact(' in text

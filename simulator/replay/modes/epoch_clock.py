@@ -60,9 +60,9 @@ def _run(
     while (1 << cursor_bits) < size:
         cursor_bits += 1
     mask = (1 << min(23, 32 - cursor_bits)) - 1  # rule 4
-    ref = np.zeros(size, np.int32)
+    marks = np.zeros(size + 1, np.int32)  # step of the last use of a slot; the last is of no slot
+    ref = marks[:size]
     ordinal = np.zeros(len(slot), np.int32)
-    used = np.empty(len(positions) + 1, np.uint16)
     missed = np.empty(len(positions) + 1, np.int32)
     victim = np.empty(len(positions) + 1, np.int32)
     epoch = cursor = written = unloaded = 0
@@ -71,23 +71,19 @@ def _run(
         if epoch == 0:
             epoch = 1
         begin, end = offsets[heads[step]], offsets[heads[step + 1]]
-        count = hits = 0
-        resident = others = 0
+        count = hits = others = 0
+        marks[size] = epoch
         for i in range(begin, end):  # without a branch: hits and misses are hard to predict
             found = slot[positions[i]]
-            used[resident] = found
             missed[others] = positions[i]
-            resident += found < absent
             others += found >= absent
-        for i in range(resident):  # rules 5 and 6
-            hits += ref[used[i]] != epoch
-            ref[used[i]] = epoch
+            hits += marks[found] != epoch  # rules 5 and 6
+            marks[found] = epoch
         for i in range(others):  # listed by several queries, some of them
             position = missed[i]
             first_time = slot[position] == absent
             slot[position] = missing
             missed[count] = position
-            ordinal[position] = count if first_time else ordinal[position]
             count += first_time
         misses[step] = count
         if count == 0:
@@ -95,6 +91,8 @@ def _run(
         fits = count + hits <= size
         victim[:count] = _NONE
         if not fits:  # rules 10, 11
+            for i in range(count):
+                ordinal[missed[i]] = i
             overflow = max(0, count - scratch)
             victim[: min(count, scratch)] = _LEFT
             if overflow == 0:
@@ -107,13 +105,15 @@ def _run(
                 elif ordinal[positions[i]] < scratch and budget > 0:
                     victim[ordinal[positions[i]]] = _NONE  # admitted
                     budget -= 1
+        most, longer = (size - 1) // count + 1, (size - 1) % count
         for first in range(0, count, _GROUP):
             last = min(count, first + _GROUP)
             for i in range(first, last):
                 if victim[i] == _LEFT:
                     continue
                 if fits:
-                    victim[i] = _sampled(ref, epoch, mask, cursor, i, count)
+                    own = most - (i > longer)  # slots of this miss
+                    victim[i] = _sampled(ref, epoch, mask, cursor + i, count, own)
                 elif i < scratch:
                     victim[i] = _hashed(ref, epoch, i, count)
                 else:
@@ -142,14 +142,13 @@ def _run(
 
 
 @rule
-def _sampled(ref: Ints, epoch: int, mask: int, cursor: int, number: int, count: int) -> int:
-    """Rule 8: of sampled slots number, number + count, ... behind the cursor the longest unused."""
+def _sampled(ref: Ints, epoch: int, mask: int, start: int, count: int, own: int) -> int:
+    """Rule 8: of the `own` slots start, start + count, ... the longest unused of those sampled."""
     size = len(ref)
-    own = (size - 1 - number) // count + 1  # slots of this miss
     chosen, oldest = -1, 0
     for sample in range(min(own, _SAMPLES)):
         offset = sample if own < _SAMPLES else sample * own // _SAMPLES
-        place = cursor + number + offset * count
+        place = start + offset * count
         candidate = place - size if place >= size else place
         age = (epoch - ref[candidate]) & mask  # 0: used in this step
         older = age > oldest  # without a branch: ages are hard to predict
