@@ -163,7 +163,7 @@ def check_raced(done: Done, slots: list[int], scratch: int) -> int:
         # to one miss alone.
         for i in wanting:
             if i < _GROUP and i not in done.probing:
-                assert slots[done.victims[i]] == done.misses[i]  # type: ignore[index]
+                assert slots[done.victims[i]] == done.misses[i]
         assert not lost or len(done.misses) > _GROUP
     assert len(lost) <= len(done.probing)
     return len(lost)

@@ -169,9 +169,7 @@ def replay(
     former=["--item-bytes"],
 )
 @click.option("--kernel", "kernels", type=KERNEL, multiple=True, help="[default: all installed]")
-@click.option(
-    "--vllm-source", "vllm", type=RESULT, help="Time vLLM's kernel, too: its hisparse_kernels.cu."
-)
+@click.option("--vllm-source", "vllm", type=RESULT, help="Also time vLLM's hisparse_kernels.cu.")
 @_number("--repeats", 30, "Timed rounds per point.")
 @click.option(
     "--gpus",
