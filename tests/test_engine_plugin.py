@@ -140,6 +140,18 @@ def test_it_counts(sglang: Any, tmp_path: Path) -> None:
     assert not plugin.faults
 
 
+def test_an_engine_in_inference_mode_is_counted(sglang: Any, tmp_path: Path) -> None:
+    with torch.inference_mode():
+        coordinator = hooked(sglang, plugin := made(tmp_path, record=True))
+        coordinator.alloc_device_buffer(request := a_request())
+        decode(coordinator, request)
+        coordinator.request_finished(request)
+    (watch,) = plugin.watches.values()
+    watch.stop()  # its thread is in no such mode, and has moved the tail of the ring
+    assert watch.counted()["steps"] == 5
+    assert not faults(tmp_path)
+
+
 @pytest.mark.parametrize("name", ["swapped_in", "admit", "released", "row"])
 def test_a_fault_switches_counting_off_and_the_engine_goes_on(
     sglang: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str

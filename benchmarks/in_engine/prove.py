@@ -9,22 +9,30 @@ time: milliseconds per token, 48 layers, prompts of 8,000: without HiSparse, wit
 with a recording, with our kernel.
 """
 
+import http.client
 import json
 import os
 import random
 import re
-import shutil
+import signal
 import subprocess
 import sys
+import tarfile
+import threading
 import time
+import urllib.request
+from collections import Counter
 from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 from servers import WORK, Server, make_model, ms_per_token, prompt, together, topk_of
 
 READY_S = 240
 T0 = time.time()
+SMALL_DISK_MIB = 100
+HTTP_JOBS = [(2300, 60), (5000, 60), (6000, 40)]
 
 
 def say(*words):
@@ -32,21 +40,40 @@ def say(*words):
 
 
 def up(servers):
+    """Start them; returns those that answer."""
+    ready = []
     for server in servers:
         server.start()
     for server in servers:
-        say(server.name, f"ready after {server.wait(READY_S):.0f} s")
+        try:
+            say(server.name, f"ready after {server.wait(READY_S):.0f} s")
+            ready.append(server)
+        except RuntimeError as error:
+            say(error)
+    return ready
 
 
 def down(servers, results):
     found = {}
     for server, status in zip(servers, together([s.stop for s in servers], 8), strict=True):
         log = server.log()
-        shutil.copy(WORK / f"{server.name}.log", results)
         faults = re.findall(r"hisparse-sim.* is off.*", log)
-        found[server.name] = {"status": status, "plugin_faults": faults[:3]}
+        errors = [line for line in log.splitlines() if "Traceback" in line]
+        retracted = [int(n) for n in re.findall(r"#retracted_reqs: (\d+)", log)]
+        found[server.name] = {
+            "status": status,
+            "plugin_faults": faults[:3],
+            "tracebacks": len(errors),
+            "retracted": sum(retracted),
+        }
         say(server.name, found[server.name])
     return found
+
+
+def keep_logs(servers, results):
+    with tarfile.open(results / "logs.txz", "w:xz") as kept:
+        for server in servers:
+            kept.add(WORK / f"{server.name}.log", f"{server.name}.log")
 
 
 def checked(folder):
@@ -57,33 +84,49 @@ def checked(folder):
         text=True,
     )
     lines = done.stdout.splitlines()
-    summary = json.loads((folder / "engine.json").read_text())
+    summary = json.loads(folder.with_suffix(".json").read_text())
     process = summary["processes"][0]
+    by_layer = process.get("by_layer", [])
+    counted = [
+        sum(pq.read_table(path, columns=["misses"])["misses"].to_pylist())
+        for path in folder.glob("counted/*.parquet")
+    ]
     say(folder.name, lines[-1:] or done.stderr[-300:])
     return {
         "exit": done.returncode,
         "verdict": lines[-1] if lines else done.stderr[-300:],
         "first_differing": [line for line in lines if "differ, first" in line][:3],
-        "steps": process.get("steps"),
-        "misses": sum(layer["misses"] for layer in process.get("by_layer", [])),
+        "steps_counted": process.get("steps"),
+        "misses_counted": sum(layer["misses"] for layer in by_layer),
+        "misses_of_recorded_calls": sum(counted),
+        "requests_ended": process.get("requests_ended"),
         "recorded": {**summary["recorded"], "files": len(summary["recorded"]["files"])},
         "faults": summary["faults"],
     }
 
 
-def load(server, requests, seed, at_once=6):
-    """Requests of many lengths that join and leave; every seventh is abandoned on the way."""
+def load(server, requests, seed, at_once=6, seconds=None):
+    """Requests of many lengths that join and leave; every seventh is aborted on the way.
+
+    No new ones begin after `seconds`. Returns answers by the reason why they ended.
+    """
     draw = random.Random(seed)
+    began = time.time()
     calls = []
     for i in range(requests):
         length, new = draw.randrange(2300, 9000), draw.randrange(40, 220)
-        abandon_s = 1.0 if i % 7 == 6 else None
-        calls.append(
-            lambda i=i, length=length, new=new, abandon_s=abandon_s: server.ask(
-                prompt(length, seed + i), new, abandon_s=abandon_s
-            )
-        )
-    return sum(answer is not None for answer in together(calls, at_once))
+        abort_s = draw.uniform(0.3, 1.5) if i % 7 == 6 else None
+
+        def call(i=i, length=length, new=new, abort_s=abort_s):
+            if seconds is not None and time.time() - began > seconds:
+                return "not sent"
+            answer = server.ask(prompt(length, seed + i), new, abort_s=abort_s)
+            if answer is None:
+                return "abort"
+            return answer["meta_info"]["finish_reason"]["type"]
+
+        calls.append(call)
+    return dict(Counter(together(calls, at_once)))
 
 
 def equal_to_http(server, folder, layers, jobs):
@@ -99,60 +142,145 @@ def equal_to_http(server, folder, layers, jobs):
         ],
         len(jobs),
     )
-    server.stop()
+    time.sleep(2)
     recorded = {}
     for path in sorted(folder.glob("request-*.parquet")):
         trace = open_trace(path)
         recorded[trace.parts[0].request] = trace
-    rows = different = 0
-    for i, (length, _) in enumerate(jobs):
+    rows = different = wasted = 0
+    for i, (length, new) in enumerate(jobs):
         wanted = topk_of(answers[i], layers)
         trace = recorded[f"http{i}"]
         for part in trace.parts:
             demand = trace.read(part)
-            for step in range(len(wanted) - length):  # the recording has one step more
+            wasted += len(demand.seq_len) - (new - 1)
+            for step in range(new - 1):
                 row = wanted[length + step, part.layer]
                 rows += 1
                 different += not np.array_equal(demand.row(step), row[row >= 0])
-    return {"rows": rows, "different": different}
+    return {"rows": rows, "different": different, "steps_behind_the_answer": wasted}
+
+
+def metrics_of(server):
+    """Sums over layers of the plugin's metrics, as the server shows them."""
+    with urllib.request.urlopen(f"{server.url}/metrics", timeout=20) as answer:
+        text = answer.read().decode()
+    found = Counter()
+    for name, value in re.findall(r"^(sglang:hisparse_\w+)\{.*\} (\S+)$", text, re.M):
+        found[name] += float(value)
+    return {name: int(value) for name, value in found.items()}
+
+
+def recorders(server):
+    """Process numbers of what records in a server's folder: of its scheduler, and of engine run."""
+    folder = WORK / f"rec-{server.name}"
+    paths = folder.glob("events-*.jsonl")
+    return [int(p.stem.split("-")[1]) for p in paths], server.process.pid
+
+
+def strain(server):
+    """A disk that stands still for some seconds, and then is full."""
+    began = time.time()
+    late = threading.Timer(4, os.kill, (server.process.pid, signal.SIGSTOP))
+    again = threading.Timer(10, os.kill, (server.process.pid, signal.SIGCONT))
+    late.start()
+    again.start()
+    return {"answered": load(server, 1000, 70, seconds=22), "seconds": round(time.time() - began)}
+
+
+def killed(server):
+    """The scheduler is killed while it decodes."""
+    (scheduler,), _ = recorders(server)
+    threading.Timer(6, os.kill, (scheduler, signal.SIGKILL)).start()
+    try:
+        load(server, 100, 60)
+    except (OSError, http.client.HTTPException) as error:
+        return f"killed: {type(error).__name__}"
+    return "not killed"
+
+
+def small_disk(folder):
+    """A file system of a few MiB for the folder, if this user may mount one."""
+    folder.mkdir(parents=True, exist_ok=True)
+    size = f"size={SMALL_DISK_MIB}m"
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", size, "tmpfs", str(folder)])
+    return done.returncode == 0
 
 
 def agree(bundle, results):
     deepseek = make_model(bundle, "deepseek", "deepseek")
     glm = make_model(bundle, "glm", "glm")
-    rings = ("--host-ring-mib", "1024", "--device-ring-mib", "256")
+    rings = ("--host-ring-mib", "512", "--device-ring-mib", "128")
 
-    def record(name, *more):
-        return ("--record", str(WORK / f"rec-{name}"), *rings, *more)
+    def record(name, *more, rings=rings):
+        folder = WORK / f"rec-{name}"
+        return ("--record", str(folder), *rings, *more, "-o", str(folder.with_suffix(".json")))
 
     native = ("--kernel", "native")
-    torch_topk = ("--dsa-topk-backend", "torch")
-    http = Server(
-        "http", deepseek, record("http"), more=("--enable-return-indexer-topk",), tokens=65536
-    )
+    torch_topk = ("--dsa-topk-backend", "torch", "--enable-metrics")
+    retract = {"SGLANG_TEST_RETRACT": "1", "SGLANG_TEST_RETRACT_INTERVAL": "97"}
+    fused = {"SGLANG_DSA_FUSE_TOPK": "1"}
+    mounted = small_disk(WORK / "rec-strained")
+    small = ("--host-ring-mib", "32", "--device-ring-mib", "32")
+    same_ids = {"more": torch_topk, "environment": retract}
+    sglang = Server("sglang", deepseek, record("sglang"), **same_ids)
+    ours = Server("native", deepseek, record("native", *native), **same_ids)
+    returned = ("--enable-return-indexer-topk",)
+    over_http = Server("http", deepseek, record("http"), more=returned, tokens=65536)
+    strained = Server("strained", deepseek, record("strained", rings=small))
     servers = [
-        Server("sglang", deepseek, record("sglang")),
-        Server("native", deepseek, record("native", *native)),
-        Server("glm", glm, record("glm", *native)),
-        Server("fp8", deepseek, record("fp8", *native), fp8=True),
-        http,
-        Server("ids-sglang", deepseek, ("--count",), more=torch_topk),
-        Server("ids-native", deepseek, ("--count", *native), more=torch_topk),
+        sglang,
+        ours,
+        Server("glm", glm, record("glm", *native), environment={**retract, **fused}),
+        Server("glm-sglang", glm, record("glm-sglang"), environment=retract),
+        Server("fp8", deepseek, record("fp8", *native), fp8=True, environment=retract),
+        over_http,
+        strained,
     ]
-    up(servers)
-    answered = together(
-        [lambda s=s: load(s, 160 if s.name == "native" else 20, 50) for s in servers[:4]], 4
+    ready = up(servers)
+    found = {"small_disk": mounted, "ready": [s.name for s in ready]}
+
+    def ids(server):
+        return [server.ask(prompt(n, n), 100)["output_ids"] for n in (3000, 6000, 8000)]
+
+    def part(name, call, *arguments):
+        try:
+            found[name] = call(*arguments)
+        except Exception as error:
+            found[name] = f"failed: {type(error).__name__}: {error}"
+        say(name, found[name])
+
+    pair = together([lambda: ids(sglang), lambda: ids(ours)], 2)
+    found["token_ids"] = {"answers": len(pair[0]), "equal": pair[0] == pair[1]}
+    say("token ids", found["token_ids"])
+    loads = {"native": 700, "fp8": 350, "glm": 350, "sglang": 150, "glm-sglang": 150}
+    together(
+        [
+            lambda s=s: part(f"load {s.name}", load, s, loads[s.name], 50, 7, 70)
+            for s in ready
+            if s.name in loads
+        ]
+        + [
+            lambda: part("http", equal_to_http, over_http, WORK / "rec-http", 4, HTTP_JOBS),
+            lambda: part("strain", strain, strained),
+        ],
+        7,
     )
-    say("answered", answered)
-    found = {"answered": dict(zip((s.name for s in servers[:4]), answered, strict=True))}
-    found["http"] = equal_to_http(http, WORK / "rec-http", 4, [(2300, 60), (5000, 60), (6000, 40)])
-    ids = [
-        [s.ask(prompt(n, n), 100)["output_ids"] for n in (3000, 6000, 8000)] for s in servers[5:]
-    ]
-    found["token_ids"] = {"answers": len(ids[0]), "equal": ids[0] == ids[1]}
-    say(found)
-    found["servers"] = down(servers, results)
-    found["checked"] = {s.name: checked(WORK / f"rec-{s.name}") for s in servers[:5]}
+    part("killed", killed, over_http)
+    time.sleep(1.5)  # the counts are written once a second
+    for server in (sglang, ours):
+        part(f"metrics {server.name}", metrics_of, server)
+    found["servers"] = down(ready, results)
+    keep_logs(servers, results)
+
+    def verdict(server):
+        try:
+            return checked(WORK / f"rec-{server.name}")
+        except Exception as error:
+            return f"failed: {type(error).__name__}: {error}"
+
+    verdicts = together([lambda s=s: verdict(s) for s in ready], 7)
+    found["checked"] = dict(zip((s.name for s in ready), verdicts, strict=True))
     return found
 
 
@@ -163,7 +291,8 @@ def times(bundle, results):
     def server(name, plugin=(), **more):
         return Server(name, deep, plugin, ratio=2, **{"tokens": 65536, **more})
 
-    record = ("--record", str(WORK / "rec-time"), "--host-ring-mib", "2048", "--max-gib", "40")
+    record = ("--record", str(WORK / "rec-time"), "--host-ring-mib", "2048")
+    record += ("--max-gib", "40", "-o", str(WORK / "rec-time.json"))
     servers = [
         server("none", hisparse=False, tokens=131072),
         server("sglang"),

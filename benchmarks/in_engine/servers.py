@@ -9,7 +9,9 @@ import signal
 import subprocess
 import threading
 import time
+import urllib.error
 import urllib.request
+import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -37,10 +39,11 @@ class Server:
     model: Path
     plugin: tuple = ()
     hisparse: bool = True
-    ratio: int = 8
+    ratio: int = 4
     fp8: bool = False
     tokens: int = 32768
     more: tuple = ()
+    environment: dict = field(default_factory=dict)
     port: int = field(init=False)
     process: subprocess.Popen = field(init=False)
 
@@ -70,7 +73,12 @@ class Server:
             command = run + command
         log = (WORK / f"{self.name}.log").open("wb")
         self.process = subprocess.Popen(
-            command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True
+            command,
+            stdout=log,
+            stderr=log,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            env={**os.environ, **self.environment},
         )
 
     def wait(self, seconds):
@@ -103,26 +111,32 @@ class Server:
                 self.process.wait()
         return self.process.returncode
 
-    def ask(self, tokens, new, *, topk=False, abandon_s=None, name=None):
-        """One request, greedy; None if it is abandoned after some seconds."""
+    def ask(self, tokens, new, *, topk=False, abort_s=None, name=None):
+        """The answer to one request, greedy; aborted after some seconds if `abort_s` says so."""
         sampling = {"max_new_tokens": new, "temperature": 0, "ignore_eos": True}
         body = {"input_ids": tokens, "sampling_params": sampling}
         if topk:
             body["return_indexer_topk"] = True
-        if name:
-            body["rid"] = name
+        name = name or uuid.uuid4().hex
+        timer = threading.Timer(abort_s or 0, self.post, ("abort_request", {"rid": name}))
+        if abort_s is not None:
+            timer.start()
         try:
-            with urllib.request.urlopen(post(self.url, body), timeout=abandon_s or 240) as answer:
-                return json.loads(answer.read())
-        except TimeoutError:
-            if abandon_s is None:
+            return json.loads(self.post("generate", {**body, "rid": name}))
+        except urllib.error.HTTPError:
+            if abort_s is None:
                 raise
-            return None
+            return None  # aborted before it began
+
+    def post(self, path, body, timeout=240):
+        """The body of an answer, bytes."""
+        with urllib.request.urlopen(post(self.url, body, path), timeout=timeout) as answer:
+            return answer.read()
 
 
-def post(url, body):
+def post(url, body, path="generate"):
     kind = {"Content-Type": "application/json"}
-    return urllib.request.Request(f"{url}/generate", json.dumps(body).encode(), kind)
+    return urllib.request.Request(f"{url}/{path}", json.dumps(body).encode(), kind)
 
 
 def prompt(length, seed):

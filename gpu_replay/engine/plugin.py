@@ -93,15 +93,18 @@ class Plugin:
         original(coordinator, *given, **named)
         try:
             from hisparse_sim.gpu_replay.engine.watching import Watch
+            from hisparse_sim.gpu_replay.kernels.build import import_torch
 
-            self.watches[coordinator] = Watch(
-                coordinator,
-                self.release,
-                self.options,
-                self.failed,
-                self.version,
-                named.get("shared_index_layers"),
-            )
+            # Tensors made in inference mode could not be written to outside of it.
+            with import_torch().inference_mode(False):
+                self.watches[coordinator] = Watch(
+                    coordinator,
+                    self.release,
+                    self.options,
+                    self.failed,
+                    self.version,
+                    named.get("shared_index_layers"),
+                )
         except Exception as error:
             self.failed("counting", error)
 
