@@ -225,3 +225,42 @@ def test_an_entry_is_not_shown_before_its_last_layer() -> None:
 def test_the_size_of_an_entry() -> None:
     """61 layers of 2,048 positions are half a megabyte."""
     assert entry_bytes(61, 61, 2048) == 8 * (2 + 61) + 4 * 61 * 2048
+
+
+# --- inside a CUDA graph -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ours", [False, True])
+def test_a_step_stays_on_the_device(ours: bool) -> None:
+    """A graph must not hold a copy from the host, nor anything that waits for the device.
+
+    On the meta device, where tensors have no values: reading one is an error by itself.
+    """
+    from torch.overrides import TorchFunctionMode
+
+    class OnDevice(TorchFunctionMode):
+        def __torch_function__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            assert func not in (torch.tensor, torch.as_tensor, torch.from_numpy)
+            for each in torch.utils._pytree.tree_leaves((args, kwargs)):
+                if isinstance(each, torch.Tensor) and each.dim():
+                    assert each.device.type == "meta", f"{func} takes a tensor of the host"
+            if func in (torch.Tensor.__getitem__, torch.Tensor.__setitem__):
+                index = args[1] if isinstance(args[1], tuple) else (args[1],)
+                assert not any(isinstance(each, list | np.ndarray) for each in index)
+            return func(*args, **(kwargs or {}))
+
+    def on_device(*shape: int, dtype: Any = torch.int64) -> Any:
+        return torch.empty(shape, dtype=dtype, device="meta")
+
+    tokens = on_device(3, 5, 14, dtype=torch.int32)
+    counters = Counters(tokens, 10, 6, reported=ours, device="meta", planned=(1,))
+    ring = DeviceRing((0, 2), 3, 5, 6, 8, "meta")
+    rows, lengths, real = on_device(2), on_device(2), on_device(1, dtype=torch.int32)
+    with OnDevice():
+        live = counters.live(rows, real)
+        ring.begin(rows, live)
+        for layer in range(3):
+            ring.take(layer, on_device(2, 7, dtype=torch.int32))
+        ring.end(rows, lengths, counters.count(rows, lengths, live))

@@ -1,9 +1,11 @@
 """The plugin inside a process of the engine: what it wraps, and that no fault of it is one of the
 server's."""
 
+import gc
 import json
 import subprocess
 import sys
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +16,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from hisparse_sim.gpu_replay.engine import events  # noqa: E402
+from hisparse_sim.gpu_replay.engine.counters import Counters  # noqa: E402
 from hisparse_sim.gpu_replay.engine.options import (  # noqa: E402
     VARIABLE,
     Options,
@@ -173,6 +176,38 @@ def test_a_fault_switches_counting_off_and_the_engine_goes_on(
     assert plugin.faults == [("counting", "out of luck")]  # once: it is off then
     assert not plugin.watches
     assert [fault["message"] for fault in faults(tmp_path)] == ["out of luck"]
+
+
+def test_what_the_engine_s_graphs_write_to_outlives_a_fault(
+    sglang: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Graphs captured before the fault go on counting: their tensors must not be freed."""
+    plugin = made(tmp_path, record=True)
+    coordinator = hooked(sglang, plugin)
+    (watch,) = plugin.watches.values()
+    tensor = weakref.ref(watch.counters.by_layer)
+    monkeypatch.setattr(type(watch), "admit", lambda *_: 1 / 0)
+    monkeypatch.setattr(plugin, "failed", lambda *_: None)  # a log would keep its traceback
+    coordinator.alloc_device_buffer(a_request())
+    del watch
+    gc.collect()
+    assert not plugin.watches
+    assert tensor() is not None
+
+
+def test_counting_is_rehearsed_before_the_engine_s_graphs(
+    sglang: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What cannot count is off from the start, without a ring left in shared memory."""
+    monkeypatch.setattr("hisparse_sim.gpu_replay.engine.watching.SHARED_MEMORY", tmp_path)
+    monkeypatch.setattr(Counters, "count", lambda *_: 1 / 0)
+    plugin = made(tmp_path, record=True)
+    coordinator = hooked(sglang, plugin)
+    assert plugin.faults == [("counting", "division by zero")]
+    assert not plugin.watches
+    assert not list(tmp_path.glob("hisparse-sim-*"))
+    coordinator.alloc_device_buffer(request := a_request())
+    decode(coordinator, request)
 
 
 def test_a_fault_of_the_engine_stays_the_engine_s(sglang: Any, tmp_path: Path) -> None:

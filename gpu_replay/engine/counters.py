@@ -126,9 +126,8 @@ class Counters:
         of_row = torch.stack([ones * self.layers, accesses * self.layers, together], 1)
         age = self.by_row[request, STEPS] // self.layers
         bucket = torch.bucketize(age, self._edges[: AGE_BUCKETS - 1], right=True)
-        # Not of_row[:, [STEPS, MISSES]]: a list is copied from the host, which no graph may do.
-        of_age = torch.stack([of_row[:, STEPS], of_row[:, MISSES]], 1)
-        self.by_age.index_add_(0, bucket, of_age)
+        # A step through the columns and no list of them: a list would be copied from the host.
+        self.by_age.index_add_(0, bucket, of_row[:, STEPS :: MISSES - STEPS])
         self.by_row.index_add_(0, torch.where(live, request, self.rows), of_row)
         return misses
 

@@ -48,6 +48,7 @@ class Plugin:
         self.faults: list[tuple[str, str]] = []
         self.watches: WeakKeyDictionary[Any, Watch] = WeakKeyDictionary()
         self._kernel_is_on = options.kernel == "native"
+        self._abandoned: list[Watch] = []  # the engine's graphs still write to what they hold
         self._watched: Any = None  # the watch whose swap-in runs, and its layer
 
     @classmethod
@@ -202,6 +203,7 @@ class Plugin:
     def _stop_counting(self) -> None:
         for watch in self.watches.values():
             watch.abandon()
+            self._abandoned.append(watch)
         self.watches.clear()
 
     def failed(self, part: str, error: Exception) -> None:

@@ -27,6 +27,7 @@ from hisparse_sim.gpu_replay.engine.reading import (
     RingReader,
     Stream,
     pin,
+    rehearse,
     write_whole,
 )
 from hisparse_sim.gpu_replay.engine.releases import EngineError, Release
@@ -90,30 +91,36 @@ class Watch:
         self.ring: DeviceRing | None = None
         self._ring_reader: RingReader | None = None
         if options.record and self.rank == 0:
-            self._make_rings(coordinator.top_k)
+            self.ring = self._device_ring(coordinator.top_k)
+        rehearse(self.swapped_in, self.layers, coordinator.top_k, self._device)
+        if self.ring is not None:
+            self.host_ring = self._host_ring(self.ring)
+            self._ring_reader = RingReader(self.ring, self.host_ring, self._stream)
         self.metrics = Metrics(self.rank)
         self._events = events.EventWriter(self._folder, self.process)
         self._events.write(events.STARTED, **self._facts(version, coordinator))
         wait_s = COUNTING_WAIT_S if self.ring is None else RECORDING_WAIT_S
         self._reader = Reader(self._look, self._tell, wait_s, failed)
 
-    def _make_rings(self, top_k: int) -> None:
+    def _device_ring(self, top_k: int) -> DeviceRing:
         options = self.options
         shared = {*options.shared, *self.planned}
         chosen = range(self.layers) if options.layers is None else options.layers
         recorded = [layer for layer in chosen if layer not in shared and layer < self.layers]
         if not recorded:
             raise EngineError("none of the layers to record has an indexer of its own")
-        sizes = len(recorded), self.layers, top_k
-        on_device = entries_within(options.device_ring_bytes, *sizes)
-        entries = entries_within(options.host_ring_bytes, *sizes)
+        entries = entries_within(options.device_ring_bytes, len(recorded), self.layers, top_k)
+        return DeviceRing(recorded, self.layers, self.rows, top_k, entries, self._device)
+
+    def _host_ring(self, source: DeviceRing) -> HostRing:
+        sizes = len(source.recorded), self.layers, source.top_k
+        entries = entries_within(self.options.host_ring_bytes, *sizes)
         folder = SHARED_MEMORY if SHARED_MEMORY.is_dir() else self._folder
         # Not by the process alone: in a container every run has the same numbers.
         path = folder / f"hisparse-sim-{self.process}-{secrets.token_hex(4)}"
-        self.host_ring = HostRing(path, entries, *sizes, make=True)
-        pin(self.host_ring, self._device)
-        self.ring = DeviceRing(recorded, self.layers, self.rows, top_k, on_device, self._device)
-        self._ring_reader = RingReader(self.ring, self.host_ring, self._stream)
+        ring = HostRing(path, entries, *sizes, make=True)
+        pin(ring, self._device)
+        return ring
 
     def _facts(self, version: str, coordinator: Any) -> dict[str, Any]:
         found: dict[str, Any] = {
