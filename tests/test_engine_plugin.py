@@ -257,7 +257,7 @@ def test_our_kernel_runs_in_place_of_the_engine_s_and_says_what_it_missed(
     engine_s = sglang.load_cache_to_device_buffer_mla
     calls = []
 
-    def ours(*, miss_count: Any, **named: Any) -> None:
+    def ours(*, miss_count: Any, early: bool, **named: Any) -> None:
         before = named["device_buffer_tokens"].clone()
         engine_s(**named)
         rows = named["req_pool_indices"]

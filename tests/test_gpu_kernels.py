@@ -131,12 +131,13 @@ def test_engine_refuses_ragged_rows():
         Replayer(kernel, batch, buffer=128, top_k=TOP_K)
 
 
+@pytest.mark.parametrize("early", [False, True])
 @pytest.mark.parametrize("cluster", [1, 2, 4, 8])
-def test_native_agrees_for_every_cluster(cluster):
+def test_native_agrees_for_every_cluster(cluster, early):
     from dataclasses import replace
 
     def swap_in(**arguments):
-        load_cache_to_device_buffer_mla(**arguments, cluster=cluster)
+        load_cache_to_device_buffer_mla(**arguments, cluster=cluster, early=early)
 
     kernel = replace(get_kernel("native"), swap_in=swap_in)
     batch = Batch((tuple(drift(seed, 400, shuffled=True) for seed in range(3)),), 60)

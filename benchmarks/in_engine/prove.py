@@ -27,7 +27,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
-from servers import WORK, Server, make_model, ms_per_token, prompt, together, topk_of
+from servers import WORK, Server, make_model, ms_per_token, profile, prompt, together, topk_of
 
 READY_S = 240
 T0 = time.time()
@@ -70,8 +70,8 @@ def down(servers, results):
     return found
 
 
-def keep_logs(servers, results):
-    with tarfile.open(results / "logs.txz", "w:xz") as kept:
+def keep_logs(servers, results, part):
+    with tarfile.open(results / f"logs-{part}.txz", "w:xz") as kept:
         for server in servers:
             kept.add(WORK / f"{server.name}.log", f"{server.name}.log")
 
@@ -271,7 +271,7 @@ def agree(bundle, results):
     for server in (sglang, ours):
         part(f"metrics {server.name}", metrics_of, server)
     found["servers"] = down(ready, results)
-    keep_logs(servers, results)
+    keep_logs(servers, results, "agree")
 
     def verdict(server):
         try:
@@ -284,57 +284,71 @@ def agree(bundle, results):
     return found
 
 
+TURNS, NEW = 5, 120
+PROFILED = ("none", "sglang", "native")
+SIZES = (1, 8)
+
+
 def times(bundle, results):
     deep = make_model(bundle, "deep", "deepseek", num_hidden_layers=48, first_k_dense_replace=48)
     native = ("--kernel", "native")
 
     def server(name, plugin=(), **more):
-        return Server(name, deep, plugin, ratio=2, **{"tokens": 65536, **more})
+        return Server(name, deep, plugin, ratio=2, **{"tokens": 49152, **more})
 
     record = ("--record", str(WORK / "rec-time"), "--host-ring-mib", "2048")
     record += ("--max-gib", "40", "-o", str(WORK / "rec-time.json"))
-    servers = [
-        server("none", hisparse=False, tokens=131072),
-        server("sglang"),
-        server("sglang-counted", ("--count",)),
-        server("sglang-recorded", record),
-        server("native", native),
-        server("native-counted", ("--count", *native)),
-    ]
-    up(servers)
-    found = {s.name: {1: [], 8: []} for s in servers}
+    servers = up(
+        [
+            server("none", hisparse=False, tokens=98304),
+            server("sglang"),
+            server("sglang-counted", ("--count",)),
+            server("sglang-recorded", record),
+            server("native", native),
+            server("native-counted", ("--count", *native)),
+        ]
+    )
+    ms = {s.name: {b: [] for b in SIZES} for s in servers}
     # In turns, so that a drift of the machine meets all alike; the first warms up.
-    for turn in range(4):
+    for turn in range(TURNS + 1):
         for s in servers:
-            for batch in (1, 8):
-                ms = ms_per_token(s, batch, 120 if turn else 16, 8000)
+            for b in SIZES:
+                found = ms_per_token(s, b, NEW if turn else 16, 8000)
                 if turn:
-                    found[s.name][batch].append(round(ms, 4))
-        say("turn", turn, {name: {b: t[-1:] for b, t in by.items()} for name, by in found.items()})
+                    ms[s.name][b].append(round(found, 4))
+        say("turn", turn, {name: [by[b][-1:] for b in SIZES] for name, by in ms.items()})
+    median = {name: {b: float(np.median(by[b])) for b in by} for name, by in ms.items()}
     added = {
-        name: {b: round(np.median(by[b]) - np.median(found["none"][b]), 4) for b in by}
-        for name, by in found.items()
+        name: {b: round(by[b] - median["none"][b], 4) for b in by} for name, by in median.items()
     }
-    return {
-        "ms_per_token": found,
+
+    def cost(name, of):
+        return {b: round(median[name][b] / median[of][b] - 1, 4) for b in SIZES}
+
+    out = {
+        "prompt": 8000,
+        "new_tokens": NEW,
+        "ms_per_token": ms,
         "added_by_hisparse_ms": added,
-        "native_over_sglang": {
-            b: round(added["native"][b] / added["sglang"][b], 3) for b in (1, 8)
+        "added_over_that_of_sglang": {
+            name: {b: round(by[b] / added["sglang"][b], 3) for b in SIZES}
+            for name, by in added.items()
         },
-        "counting_costs": {
-            of: {
-                b: round(np.median(found[f"{of}-counted"][b]) / np.median(found[of][b]) - 1, 4)
-                for b in (1, 8)
-            }
-            for of in ("sglang", "native")
-        },
-        "recording_costs": {
-            b: round(np.median(found["sglang-recorded"][b]) / np.median(found["sglang"][b]) - 1, 4)
-            for b in (1, 8)
-        },
-        "servers": down(servers, results),
-        "checked": checked(WORK / "rec-time"),
+        "counting_costs": {of: cost(f"{of}-counted", of) for of in ("sglang", "native")},
+        "recording_costs": cost("sglang-recorded", "sglang"),
     }
+    say(out)
+    with tarfile.open(results / "profiles.tar", "w") as kept:
+        for s in servers:
+            if s.name in PROFILED:
+                try:
+                    kept.add(profile(s, WORK / f"profile-{s.name}"), f"{s.name}.json.gz")
+                except (OSError, RuntimeError) as error:
+                    say("no profile of", s.name, error)
+    out["servers"] = down(servers, results)
+    keep_logs(servers, results, "time")
+    out["checked"] = checked(WORK / "rec-time")
+    return out
 
 
 def main():

@@ -199,3 +199,26 @@ def ms_per_token(server, batch, new, length):
         (begin, few), (end, many) = steady[0], steady[-1]
         found.append(1e3 * (end - begin) / (many - few))
     return sorted(found)[len(found) // 2]
+
+
+def profile(server, folder, steps=10):
+    """The path of a trace of the GPU during some decode steps of one request."""
+    folder.mkdir()
+    running = threading.Thread(
+        target=server.ask, args=(prompt(8000, 5), 4000), kwargs={"abort_s": 20}
+    )
+    running.start()
+    time.sleep(2)  # the prompt is done
+    wanted = {"output_dir": str(folder), "num_steps": steps, "activities": ["GPU"]}
+    server.post("start_profile", wanted)
+    found = []
+    for _ in range(200):
+        if found := list(folder.glob("*.trace.json.gz")):
+            break
+        time.sleep(0.1)
+    server.post("abort_request", {"abort_all": True})
+    running.join()
+    if not found:
+        raise RuntimeError("the profiler wrote nothing")
+    time.sleep(0.5)  # until it is whole
+    return found[0]

@@ -79,7 +79,8 @@ class Counters:
             stands_for[anchor] += 1
         self._weight = torch.tensor(stands_for, dtype=torch.int64, device=device)[:, None]
         self._index = torch.arange(self.rows, device=device)
-        self._layer = torch.arange(self.layers, device=device)[:, None]
+        self._first_bucket = torch.arange(self.layers, device=device)[:, None] * MISS_BUCKETS
+        self._nobody = torch.tensor(self.rows, device=device)
         edges = [2**i for i in range(max(MISS_BUCKETS, AGE_BUCKETS) - 1)]
         self._edges = torch.tensor(edges, dtype=torch.int64, device=device)
 
@@ -114,21 +115,21 @@ class Counters:
         misses = self._misses(request) * (live & (seq_len > self.buffer))
         ones = live.to(torch.int64)
         accesses = seq_len.clamp(max=self.top_k) * ones  # every position below top_k is selected
-        alike = torch.stack([ones.sum(), accesses.sum()]).expand(self.layers, 2)
-        self.by_layer += torch.cat([alike, misses.sum(1, keepdim=True)], 1)
+        alike = torch.stack([ones, accesses])  # in all layers
+        of_layer = [alike.sum(1).expand(self.layers, 2), misses.sum(1, keepdim=True)]
+        self.by_layer += torch.cat(of_layer, 1)
 
         bucket = torch.bucketize(misses, self._edges[: MISS_BUCKETS - 1], right=True)
-        weights = (ones * self._weight).reshape(-1)
-        at = (bucket + self._layer * MISS_BUCKETS).reshape(-1)
-        self.by_misses.view(-1).index_add_(0, at, weights)
+        at = (bucket + self._first_bucket).reshape(-1)
+        self.by_misses.view(-1).index_add_(0, at, (ones * self._weight).reshape(-1))
 
-        together = (misses * self._weight).sum(0)
-        of_row = torch.stack([ones * self.layers, accesses * self.layers, together], 1)
+        together = (misses * self._weight).sum(0, keepdim=True)
+        of_row = torch.cat([alike * self.layers, together]).T
         age = self.by_row[request, STEPS] // self.layers
         bucket = torch.bucketize(age, self._edges[: AGE_BUCKETS - 1], right=True)
         # A step through the columns and no list of them: a list would be copied from the host.
         self.by_age.index_add_(0, bucket, of_row[:, STEPS :: MISSES - STEPS])
-        self.by_row.index_add_(0, torch.where(live, request, self.rows), of_row)
+        self.by_row.index_add_(0, torch.where(live, request, self._nobody), of_row)
         return misses
 
     def _misses(self, request: Any) -> Any:

@@ -156,10 +156,11 @@ class Plugin:
             try:
                 from hisparse_sim.gpu_replay.kernels.native import load_cache_to_device_buffer_mla
 
+                # Before it stands the indexer's last kernel, which writes the positions only.
                 if named.get("miss_count") is None and place is not None:
-                    load_cache_to_device_buffer_mla(**named, miss_count=place)
+                    load_cache_to_device_buffer_mla(**named, miss_count=place, early=True)
                 else:
-                    load_cache_to_device_buffer_mla(**named)
+                    load_cache_to_device_buffer_mla(**named, early=True)
                     if place is not None:
                         place.copy_(named["miss_count"][: len(place)])
                 return

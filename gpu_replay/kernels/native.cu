@@ -60,19 +60,26 @@ __global__ void delay_kernel(uint64_t ns) {
 
 namespace {
 
-cudaError_t launch(const void* kernel, int blocks, int cluster, size_t shared_bytes, void* argument,
-                   void* stream) {
+cudaError_t launch(const void* kernel, int blocks, int cluster, bool early, size_t shared_bytes,
+                   void* argument, void* stream) {
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(blocks);
   config.blockDim = dim3(kThreads);
   config.dynamicSmemBytes = shared_bytes;
   config.stream = static_cast<cudaStream_t>(stream);
-  cudaLaunchAttribute attribute = {};
-  attribute.id = cudaLaunchAttributeClusterDimension;
-  attribute.val.clusterDim.x = cluster;
-  attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
-  config.attrs = &attribute;
-  config.numAttrs = cluster > 1 ? 1 : 0;
+  cudaLaunchAttribute attributes[2] = {};
+  config.attrs = attributes;
+  if (cluster > 1) {
+    cudaLaunchAttribute& attribute = attributes[config.numAttrs++];
+    attribute.id = cudaLaunchAttributeClusterDimension;
+    attribute.val.clusterDim.x = cluster;
+    attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
+  }
+  if (early) {
+    cudaLaunchAttribute& attribute = attributes[config.numAttrs++];
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+  }
   void* arguments[] = {argument};
   return cudaLaunchKernelExC(&config, kernel, arguments);
 }
@@ -116,13 +123,13 @@ int hs_swap_in(SwapIn* a, void* stream) {
   a->host = device_view(a->host);
   if (!a->host) return cudaErrorHostMemoryNotRegistered;
   return launch(reinterpret_cast<const void*>(swap_in_kernel), a->batch * a->cluster, a->cluster,
-                sizeof(Plan), a, stream);
+                a->early, sizeof(Plan), a, stream);
 }
 
 int hs_copy_planned(Planned* a, void* stream) {
   a->host = device_view(a->host);
   if (!a->host) return cudaErrorHostMemoryNotRegistered;
-  return launch(reinterpret_cast<const void*>(planned_kernel), a->blocks, 1, 0, a, stream);
+  return launch(reinterpret_cast<const void*>(planned_kernel), a->blocks, 1, false, 0, a, stream);
 }
 
 int hs_empty(void* stream) {

@@ -63,6 +63,7 @@ def load_cache_to_device_buffer_mla(
     skip_io: bool = False,
     *,
     cluster: int | None = None,
+    early: bool = False,
 ) -> None:
     """One decode step of one layer: decide hits, misses and victims, and fetch the misses.
 
@@ -98,6 +99,9 @@ def load_cache_to_device_buffer_mla(
         Decide everything and move no bytes, for timing.
     cluster
         Thread blocks for each request, a power of two up to 8; chosen from the batch if not given.
+    early
+        Begin while the kernel before on the stream ends (from compute capability 9.0 on): it may
+        write `top_k_tokens`, and nothing else of what is read here.
 
     Raises ValueError for tensors of another type or shape, GpuError if the kernel cannot run.
     """
@@ -117,6 +121,7 @@ def load_cache_to_device_buffer_mla(
         raise ValueError("rows of lru_slots must start at a multiple of 4 bytes")
     check_tensor("req_pool_indices", req_pool_indices, ["int32", "int64"], [batch])
     check_tensor("seq_lens", seq_lens, ["int32", "int64"], [batch])
+    device = top_k_tokens.device.index
     arguments = SwapIn(
         top_k=top_k_tokens.data_ptr(),
         tokens=device_buffer_tokens.data_ptr(),
@@ -139,6 +144,7 @@ def load_cache_to_device_buffer_mla(
         wide_request=str(req_pool_indices.dtype) == "torch.int64",
         wide_seq_len=str(seq_lens.dtype) == "torch.int64",
         skip_io=skip_io,
+        early=early and _blocks_limits(device)[0] > 1,
     )
     if miss_src is not None:
         _check_plan(miss_src, miss_dst, miss_count, batch, num_top_k)
@@ -149,7 +155,6 @@ def load_cache_to_device_buffer_mla(
     elif miss_count is not None:
         check_tensor("miss_count", miss_count, ["int32"], [batch])
         arguments.plan_count = miss_count.data_ptr()
-    device = top_k_tokens.device.index
     arguments.cluster = cluster or cluster_size(batch, *_blocks_limits(device))
     library = load_native(num_top_k, hot_buffer_size, item_size_bytes, device)
     library.swap_in(arguments, torch.cuda.current_stream(device).cuda_stream)

@@ -24,7 +24,7 @@ class SwapIn(ctypes.Structure):
             "out_stride", "plan_stride",
         )),
         *((name, ctypes.c_int32) for name in (
-            "batch", "cluster", "wide_request", "wide_seq_len", "skip_io",
+            "batch", "cluster", "wide_request", "wide_seq_len", "skip_io", "early",
         )),
     ]  # fmt: skip
 

@@ -98,6 +98,13 @@ __device__ __forceinline__ void cluster_wait() {
 #endif
 }
 
+// Of a kernel that was launched early: what the one before it wrote can be read from here on.
+__device__ __forceinline__ void wait_for_the_kernel_before() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 // The places of the order that belong to this thread, two at a time where a pair fills a word.
 __device__ __forceinline__ void read_order(const int16_t* order, int16_t (&mine)[kSlots]) {
   const int first = threadIdx.x * kSlots;

@@ -30,6 +30,7 @@ struct SwapIn {
   int64_t top_k_stride, tokens_stride, locs_stride, host_stride, order_stride, out_stride;
   int64_t plan_stride;
   int32_t batch, cluster, wide_request, wide_seq_len, skip_io;
+  int32_t early;  // launched while the kernel before may still run, which writes top_k at most
 };
 
 __global__ void __launch_bounds__(kThreads, 1) swap_in_kernel(const SwapIn a) {
@@ -46,15 +47,42 @@ __global__ void __launch_bounds__(kThreads, 1) swap_in_kernel(const SwapIn a) {
   const int real = a.real ? *a.real : a.batch;
   const int32_t* const top_k = a.top_k + row * a.top_k_stride;
   int32_t position[kRow];  // row entries tid * kRow ...: consecutive, so that one scan orders them
+  const auto read_row = [&] {
 #pragma unroll
-  for (int j = 0; j < kRow; ++j) {
-    const int i = tid * kRow + j;
-    position[j] = i < TOP_K ? top_k[i] : -1;
-  }
+    for (int j = 0; j < kRow; ++j) {
+      const int i = tid * kRow + j;
+      position[j] = i < TOP_K ? top_k[i] : -1;
+    }
+  };
+  if (!a.early) read_row();
 
   for (int b = tid; b < kBuckets; b += kThreads) {
     plan.demanded.position[b] = make_int2(-1, -1);
     plan.demanded.wanted[b] = 0;
+  }
+  int32_t* const tokens = a.tokens + request * a.tokens_stride;
+  int16_t* const order = a.order + request * a.order_stride;
+  const int32_t* const locs = a.locs + request * a.locs_stride;
+  const int64_t* const host_locs = a.host_locs + request * a.host_stride;
+
+  // All of the request's state, in flight while the table is built.
+  int32_t token[kSlots];     // slots tid, tid + kThreads, ...
+  int32_t loc[kSlots];       // their places
+  int16_t in_order[kSlots];  // places tid * kSlots ... of the order
+  int32_t newest_loc = 0;
+  if (row < real && seq_len > BUFFER) {
+#pragma unroll
+    for (int j = 0; j < kSlots; ++j) {
+      const int s = tid + j * kThreads;
+      token[j] = s < BUFFER ? tokens[s] : -1;
+      loc[j] = s < BUFFER ? locs[s] : -1;
+    }
+    read_order(order, in_order);
+    newest_loc = tid == 0 ? locs[BUFFER] : 0;
+  }
+  if (a.early) {
+    wait_for_the_kernel_before();
+    read_row();
   }
   __syncthreads();
 
@@ -64,7 +92,6 @@ __global__ void __launch_bounds__(kThreads, 1) swap_in_kernel(const SwapIn a) {
     }
     return;
   }
-  const int32_t* const locs = a.locs + request * a.locs_stride;
   if (seq_len <= BUFFER) {  // rule 1: position p lies in slot p
     if (rank == 0) {
 #pragma unroll
@@ -77,23 +104,6 @@ __global__ void __launch_bounds__(kThreads, 1) swap_in_kernel(const SwapIn a) {
     }
     return;
   }
-
-  int32_t* const tokens = a.tokens + request * a.tokens_stride;
-  int16_t* const order = a.order + request * a.order_stride;
-  const int64_t* const host_locs = a.host_locs + request * a.host_stride;
-
-  // All of the request's state, in flight while the table is built.
-  int32_t token[kSlots];     // slots tid, tid + kThreads, ...
-  int32_t loc[kSlots];       // their places
-  int16_t in_order[kSlots];  // places tid * kSlots ... of the order
-#pragma unroll
-  for (int j = 0; j < kSlots; ++j) {
-    const int s = tid + j * kThreads;
-    token[j] = s < BUFFER ? tokens[s] : -1;
-    loc[j] = s < BUFFER ? locs[s] : -1;
-  }
-  read_order(order, in_order);
-  const int32_t newest_loc = tid == 0 ? locs[BUFFER] : 0;
 
   // Rule 2 and the table of what is selected.
   Demanded& demanded = plan.demanded;
