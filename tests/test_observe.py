@@ -9,7 +9,9 @@ import pytest
 from click.testing import CliRunner
 from make_traces import drift, metadata, write
 
+import hisparse_sim as hs
 from hisparse_sim.cli import cli
+from hisparse_sim.gpu_replay.engine.metrics import Metrics
 from hisparse_sim.simulator.serving import counters, observing
 from hisparse_sim.simulator.serving.counters import Observed, Reading
 from hisparse_sim.traces import TraceError, open_trace
@@ -119,9 +121,12 @@ def test_nobody_answers() -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("", "has no vllm:hisparse_cache_hits_total"),
-        ("sglang:token_usage 0.5\n", "SGLang has no such counters"),
-        ("<html>\n", "is no text of a Prometheus endpoint|has no vllm"),
+        ("", "has no hisparse_cache_hits_total"),
+        (
+            "sglang:token_usage 0.5\n",
+            "SGLang has these counters under `hisparse-sim engine",
+        ),
+        ("<html>\n", "is no text of a Prometheus endpoint|has no hisparse"),
         ('vllm:hisparse_cache_hits_total{model_name="a" 5\n', "is no text of a Prometheus"),
         ('vllm:hisparse_cache_hits_total{model_name="a"} NaN\n', "which is no count"),
         ('vllm:hisparse_cache_hits_total{model_name="a"} -1\n', "which is no count"),
@@ -139,7 +144,7 @@ def test_text_that_says_nothing(text: str, sentence: str) -> None:
 
 def test_one_of_several_models() -> None:
     text = Vllm("a").text()  # nothing counted: no series yet
-    with pytest.raises(TraceError, match="has no vllm:hisparse_cache_hits_total"):
+    with pytest.raises(TraceError, match="has no hisparse_cache_hits_total"):
         counters.parse(text, "saved.txt")
     both = [Vllm("a"), Vllm("b", ("0",))]
     for number, each in enumerate(both, 1):
@@ -151,7 +156,7 @@ def test_one_of_several_models() -> None:
 
 def test_readings_in_the_wrong_order() -> None:
     def reading(hits: float, model: str = "a") -> Reading:
-        return Reading("r", model, 1, {"hits": hits, "misses": 1.0, "bytes": 1.0})
+        return Reading("r", "vllm", model, 1, {"hits": hits, "misses": 1.0, "bytes": 1.0})
 
     with pytest.raises(TraceError, match="wrong order, or the server was started anew"):
         counters.between(reading(5), reading(4))
@@ -164,7 +169,7 @@ def test_readings_in_the_wrong_order() -> None:
 
 
 def counted_from(found: observing.Simulated, tokens: int = 1000) -> dict[str, float]:
-    misses = found.misses_per_token * (found.index_layers or 1) * tokens
+    misses = found.misses_per_token * (found.counting_layers or 1) * tokens
     hits = misses / (1 - found.hit_rate) - misses
     return {"hits": hits, "misses": misses, "bytes": misses * 656, "generated_tokens": tokens}
 
@@ -176,13 +181,45 @@ def test_counters_of_the_same_replay_agree(tmp_path: Path) -> None:
     setting = observing.Setting(buffer=64)
     nothing = Observed("m", 1, {"hits": 1, "misses": 1}, {}, {})
     found = observing.simulated(nothing, trace, setting)
-    assert (found.index_layers, found.layers) == (4, 4)
+    assert (found.counting_layers, found.layers) == (4, 4)
     observed = Observed("m", 1, counted_from(found), {}, {})
     rows = observing.compared(observed, found, setting).set_index("quantity")
     for name in ("hit rate", "misses per generated token"):
         assert rows.loc[name, "measured"] == pytest.approx(rows.loc[name, "simulated"])
     assert rows.loc["bytes per miss", "measured"] == pytest.approx(656)
     assert rows["comparable"].str.len().gt(5).all()
+
+
+def test_sglang_counts_by_layer_and_rank(tmp_path: Path) -> None:
+    """As the plugin counts: the model's name is on other series of the engine only."""
+    registry = prometheus.CollectorRegistry()
+    tokens = prometheus.Counter(
+        "sglang:generation_tokens", "", ["model_name", "engine_type"], registry=registry
+    )
+    tokens.labels("glm", "unified").inc(50)
+    metrics = Metrics(0, registry)
+    metrics.show([{"layer": n, "accesses": 500, "misses": 40 + n, "bytes": 656} for n in range(2)])
+    found = counters.parse(prometheus.generate_latest(registry).decode(), "text")
+    assert (found.server, found.model_name) == ("sglang", "glm")
+    assert found.counters["hits"] == 460 + 459
+    assert counters.between(None, found).counts["misses"] == 81
+    assert found.counters["generated_tokens"] == 50
+
+
+def test_sglang_s_counters_stand_beside_its_lru(tmp_path: Path) -> None:
+    """A recording has shared layers once; the engine counts each of them."""
+    parts = [drift(steps=80, layer=layer, first_seq_len=400) for layer in (0, 3)]
+    types = ("full", "shared", "shared", "full")
+    trace = open_trace(
+        write(tmp_path / "t.parquet", parts, metadata(num_layers=4, layer_types=types))
+    )
+    nothing = Observed("m", 1, {"hits": 1, "misses": 1, "bytes": 1}, {}, {}, server="sglang")
+    found = observing.simulated(nothing, trace, observing.Setting())
+    assert (found.buffer, found.counting_layers) == (2 * 8, 4)
+    each = hs.replay(trace, "lru", 16).misses.reshape(2, 80).sum(1)
+    assert found.misses_per_token == pytest.approx((3 * each[0] + each[1]) / (4 * 80))
+    rows = observing.compared(nothing, found, observing.Setting())
+    assert not rows["quantity"].str.contains("resident").any()
 
 
 def test_drafts_are_replayed_as_they_were_counted(tmp_path: Path) -> None:

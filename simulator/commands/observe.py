@@ -47,7 +47,7 @@ def _profiles() -> Iterable[str]:
 @click.option(
     "--buffer",
     type=Number(1),
-    help="device_buffer_size of the server.  [default: vLLM's]",
+    help="device_buffer_size of the server.  [default: the server's]",
 )
 @click.option(
     "--resident-tokens",
@@ -94,10 +94,11 @@ def observe(
     output: Path | None,
     quiet: bool,
 ) -> None:
-    """Put what a running vLLM counts of its hot buffers beside a simulation.
+    """Put what a running server counts of its hot buffers beside a simulation.
 
     SOURCE is the address of its /metrics, read twice, or a file of saved text: then what was
-    counted since the server started, or up to LATER, a file saved later. Needs
+    counted since the server started, or up to LATER, a file saved later. vLLM counts by itself,
+    SGLang with `hisparse-sim engine run --count` and --enable-metrics. Needs
     `pip install '.[observe]'`.
 
     \b

@@ -1,9 +1,11 @@
-"""What vLLM counts of its hot buffers, read from the text of its Prometheus endpoint.
+"""What a server counts of its hot buffers, read from the text of its Prometheus endpoint.
 
-Counters only grow from the start of a server on, so a window is the difference of two readings. The
-workers copy the counts of a hot buffer to the endpoint once every 2,000 steps: a window should hold
-many of these. All series of one model are added up: its engines, and in each the ranks of tensor
-parallelism, which count the same.
+vLLM counts by itself, SGLang with `hisparse-sim engine run --count`; names and labels are alike.
+
+Counters only grow from the start of a server on, so a window is the difference of two readings.
+vLLM's workers copy the counts of a hot buffer to the endpoint once every 2,000 steps: a window
+should hold many of these; in SGLang they are a second old at most. All series of one model are
+added up: its engines, and in each the ranks of tensor parallelism, which count the same.
 
 Reference: vLLM 0.33, `stats.py` (names) and `worker.py` (_METRICS_INTERVAL, only layers with an
 index) in `distributed/kv_transfer/kv_connector/v1/hisparse`; `v1/spec_decode/metrics.py`,
@@ -23,7 +25,8 @@ from hisparse_sim.traces import TraceError
 from hisparse_sim.traces.files import opened
 
 SNAPSHOT_STEPS = 2000  # from one copy of the counters to the next
-_PREFIX = "vllm:"
+VLLM, SGLANG = "vllm", "sglang"
+SERVERS = {VLLM: "vLLM", SGLANG: "SGLang"}  # prefix of the names -> as it is called
 COUNTERS = {  # of the exposition -> ours
     "hisparse_cache_hits": "hits",
     "hisparse_cache_misses": "misses",
@@ -51,6 +54,7 @@ class Reading:
     """The series of one model at one time, added up."""
 
     source: str
+    server: str  # of SERVERS
     model_name: str
     engines: int
     counters: Mapping[str, float]
@@ -68,6 +72,7 @@ class Observed:
     gauges: Mapping[str, float]
     means_s: Mapping[str, float]
     window_s: float | None = None
+    server: str = VLLM  # of SERVERS
 
     @property
     def hit_rate(self) -> float:
@@ -120,10 +125,13 @@ def parse(text: str, source: str, model_name: str | None = None) -> Reading:
     except Exception as error:  # whatever a damaged text makes the parser raise
         reason = " ".join(str(error).split())[:120]
         raise TraceError(f"{source} is no text of a Prometheus endpoint ({reason})") from None
-    if not any(name.startswith(f"{_PREFIX}hisparse_cache_") for name, _, _ in samples):
+    counting = {name.split(":")[0] for name, _, _ in samples if ":hisparse_cache_" in name}
+    server = next((name for name in SERVERS if name in counting), None)
+    if server is None:
         raise TraceError(
-            f"{source} has no {_PREFIX}hisparse_cache_hits_total: is it the /metrics of a vLLM "
-            f"server with HiSparse? (SGLang has no such counters.)"
+            f"{source} has no hisparse_cache_hits_total: is it the /metrics of a vLLM server with "
+            "HiSparse? SGLang has these counters under `hisparse-sim engine run --count` with "
+            "--enable-metrics"
         )
     models = sorted({labels["model_name"] for _, labels, _ in samples if "model_name" in labels})
     chosen = model_name or (models[0] if len(models) == 1 else "")
@@ -132,6 +140,7 @@ def parse(text: str, source: str, model_name: str | None = None) -> Reading:
     return _summed(
         [(name, labels, value) for name, labels, value in samples if _of(labels, chosen)],
         source,
+        server,
         chosen,
     )
 
@@ -157,13 +166,18 @@ def between(first: Reading | None, last: Reading, window_s: float | None = None)
             if name in histograms:
                 histograms[name] = (histograms[name][0] - total, histograms[name][1] - count)
     if counts["hits"] + counts["misses"] <= 0:
+        why = (
+            f"vLLM copies its counters every {SNAPSHOT_STEPS:,} steps, and counts what is not read "
+            "from resident pages; "
+        )
         raise TraceError(
-            f"{last.source} counted no hit and no miss: vLLM copies its counters every "
-            f"{SNAPSHOT_STEPS:,} steps, and counts what is not read from resident pages; choose a "
-            f"longer `window`, under load"
+            f"{last.source} counted no hit and no miss: {why if last.server == VLLM else ''}"
+            "choose a longer `window`, under load"
         )
     means = {name: total / count for name, (total, count) in histograms.items() if count > 0}
-    return Observed(last.model_name, last.engines, counts, last.gauges, means, window_s)
+    return Observed(
+        last.model_name, last.engines, counts, last.gauges, means, window_s, last.server
+    )
 
 
 def _of(labels: Mapping[str, str], model_name: str) -> bool:
@@ -171,14 +185,17 @@ def _of(labels: Mapping[str, str], model_name: str) -> bool:
 
 
 def _summed(
-    samples: Iterable[tuple[str, Mapping[str, str], float]], source: str, model_name: str
+    samples: Iterable[tuple[str, Mapping[str, str], float]],
+    source: str,
+    server: str,
+    model_name: str,
 ) -> Reading:
     counters = dict.fromkeys(("hits", "misses", "bytes"), 0.0)
     gauges: dict[str, list[float]] = {}
     histograms: dict[str, list[float]] = {}
     engines = set()
     for full_name, labels, value in samples:
-        name = full_name.removeprefix(_PREFIX)
+        name = full_name.removeprefix(f"{server}:")
         base = name.removesuffix("_total")
         if not math.isfinite(value) or value < 0:
             raise TraceError(f"{source} gives {full_name} as {value}, which is no count")
@@ -194,6 +211,7 @@ def _summed(
                     histograms.setdefault(own, [0.0, 0.0])[place] += value
     return Reading(
         source,
+        server,
         model_name,
         max(1, len(engines)),
         counters,

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from hisparse_sim.simulator.serving.counters import Observed
+from hisparse_sim.simulator.serving.counters import SGLANG, Observed
 from hisparse_sim.simulator.serving.engines import VLLM
 from hisparse_sim.simulator.serving.models import Model, load_model
+from hisparse_sim.simulator.serving.scenario import Scenario
 from hisparse_sim.simulator.serving.sweeps import sweep
 from hisparse_sim.traces import Trace
 from hisparse_sim.traces.file.layer_types import followers
@@ -27,7 +28,7 @@ _CLOSE = 0.002  # hit rates that agree
 class Setting:
     """How the server was started, as far as a simulation must know it."""
 
-    buffer: int | None = None  # device_buffer_size; None: vLLM's default
+    buffer: int | None = None  # device_buffer_size; None: the server's default
     resident_tokens: int = 0  # of a request, see `sweep`
     ranks: int = 1  # of tensor parallelism: each counts
     kv_dtype: str = "fp8"
@@ -35,14 +36,14 @@ class Setting:
 
 @dataclass(frozen=True)
 class Simulated:
-    """A replay by vLLM's rules, as its counters would show it."""
+    """A replay by the server's rules, as its counters would show it."""
 
     hit_rate: float
-    misses_per_token: float  # of a layer with an index
+    misses_per_token: float  # of a layer that counts
     resident_share: float  # of all listed positions
     buffer: int
     accepted_per_step: float
-    index_layers: int | None  # of the model
+    counting_layers: int | None  # of the model: in vLLM those with an index, in SGLang all
     layers: int | None
 
 
@@ -75,25 +76,26 @@ def simulated(observed: Observed, trace: Trace, setting: Setting) -> Simulated:
     if trace.metadata.draft_tokens == 1 and observed.queries > 1:
         mean = float(np.clip(observed.accepted_per_step, 1, observed.queries))
         drafts = {"draft_tokens": observed.queries, "acceptance_length": mean}
-    rows = sweep(
-        trace,
-        "lru",
-        setting.buffer,
-        engine=VLLM.name,
-        compare_min=False,
-        per_layer=True,
-        resident_tokens=setting.resident_tokens,
-        **drafts,
-    ).rows
+    sharing = followers(trace.metadata.layer_types)
     stands_for = getattr(trace, "stands_for", {})
-    weights = np.array([stands_for.get(int(layer), 1) for layer in rows["layer"]], float)
+    if observed.server == SGLANG:
+        # Every layer counts; a buffer that is not given is that of the engine.
+        buffer, drafts["engine"] = setting.buffer or 2 * trace.metadata.top_k, Scenario.engine
+        repeats = sharing
+    else:
+        buffer, drafts["engine"] = setting.buffer, VLLM.name
+        drafts["resident_tokens"], repeats = setting.resident_tokens, {}
+    rows = sweep(trace, "lru", buffer, compare_min=False, per_layer=True, **drafts).rows
+    layer_weights = [
+        stands_for.get(layer, 1) * (1 + repeats.get(layer, 0)) for layer in map(int, rows["layer"])
+    ]
+    weights = np.array(layer_weights, float)
 
     def total(name: str) -> float:
-        return float((rows[name] * weights).sum())
+        return float((rows[name] * weights).sum()) if name in rows else 0.0
 
     asked = total("accesses") - total("resident_accesses")
     accepted = total("accepted_per_step") / weights.sum() if "accepted_per_step" in rows else 1.0
-    sharing = followers(trace.metadata.layer_types)
     layers = trace.metadata.num_layers
     return Simulated(
         hit_rate=1 - total("misses") / asked if asked else 1.0,
@@ -101,7 +103,7 @@ def simulated(observed: Observed, trace: Trace, setting: Setting) -> Simulated:
         resident_share=total("resident_accesses") / total("accesses"),
         buffer=int(rows["buffer"].iloc[0]),
         accepted_per_step=accepted,
-        index_layers=len(sharing) or layers,
+        counting_layers=layers if observed.server == SGLANG else len(sharing) or layers,
         layers=layers,
     )
 
@@ -116,12 +118,13 @@ def compared(
     """
     counts = observed.counts
     tokens = counts.get("generated_tokens", 0.0)
-    layers = index_layers = entry_bytes = None
+    layers = counting = entry_bytes = None
     if found is not None:
-        layers, index_layers = found.layers, found.index_layers
+        layers, counting = found.layers, found.counting_layers
     if model is not None:
         entry_bytes = model.entry_bytes(setting.kv_dtype)
-        layers, index_layers = model.layers, model.indexer_layers
+        layers = model.layers
+        counting = layers if observed.server == SGLANG else model.indexer_layers
     rows: list[tuple[str, str, float | None, float | None, str]] = []
 
     def add(name: str, unit: str, measured: Any, replayed: Any, comparable: str) -> None:
@@ -135,17 +138,17 @@ def compared(
         "if what stays resident, buffer and context are the same",
     )
     misses = bytes_ = per_miss = None
-    if found is not None and index_layers:
-        misses = found.misses_per_token * index_layers * setting.ranks
-    if entry_bytes and layers and index_layers:
-        per_miss = entry_bytes * layers / index_layers
+    if found is not None and counting:
+        misses = found.misses_per_token * counting * setting.ranks
+    if entry_bytes and layers and counting:
+        per_miss = entry_bytes * layers / counting
         bytes_ = None if misses is None else misses * per_miss
     add(
         "misses per generated token",
         "",
         counts["misses"] / tokens if tokens else None,
         misses,
-        "of all layers with an index and all ranks; requests that are all resident lower it",
+        "of all layers that count and all ranks; requests that are all resident lower it",
     )
     add(
         "bytes per generated token",
@@ -159,7 +162,7 @@ def compared(
         "B",
         counts["bytes"] / counts["misses"] if counts["misses"] else None,
         per_miss,
-        "entries of a layer with an index and of those that repeat it: tells the KV dtype",
+        "entries of a layer that counts and of those that count with it: tells the KV dtype",
     )
     add(
         "accepted tokens per step",
@@ -168,13 +171,9 @@ def compared(
         found and found.accepted_per_step,
         "set to what was counted, unless the trace has drafts of its own",
     )
-    add(
-        "read from resident pages",
-        "",
-        None,
-        found and found.resident_share,
-        "vLLM does not count it",
-    )
+    if observed.server != SGLANG:
+        share = found and found.resident_share
+        add("read from resident pages", "", None, share, "vLLM does not count it")
     for name, value in observed.gauges.items():
         add(name.replace("_", " "), "", value, None, "not simulated: depends on all requests")
     for name, value in observed.means_s.items():

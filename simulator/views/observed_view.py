@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from hisparse_sim.simulator.serving.counters import Observed
+from hisparse_sim.simulator.serving.counters import SERVERS, Observed
 from hisparse_sim.simulator.serving.observing import Fit
 from hisparse_sim.simulator.views.tables import print_table
 from hisparse_sim.traces.terminal import escaped
@@ -15,7 +15,9 @@ def show_observed(
 ) -> None:
     """Print a row per quantity: measured, simulated, and when the two can be compared."""
     counts = observed.counts
-    told = f"{escaped(observed.model_name) or 'vLLM'}, {observed.engines} engines: "
+    told = (
+        f"{escaped(observed.model_name) or SERVERS[observed.server]}, {observed.engines} engines: "
+    )
     told += f"{counts['hits']:,.0f} hits and {counts['misses']:,.0f} misses of hot buffers"
     if observed.window_s is not None:
         told += f" in {observed.window_s:,.0f} s"
