@@ -31,10 +31,10 @@ class Counters:
     by_misses
         int64 [layers, MISS_BUCKETS]: steps by their misses.
     by_age
-        int64 [AGE_BUCKETS, 2]: steps and misses by decode steps since admission, all layers.
+        int64 [AGE_BUCKETS, 2]: steps, and misses of all layers, by decode steps since admission.
     by_row
-        int64 [rows + 1, 3]: as `by_layer`, of the request that now has the row, all layers. The
-        last row is for padding.
+        int64 [rows + 1, 3]: steps and accesses, which are the same in every layer, and misses of
+        all layers, of the request that now has the row. The last row is for padding.
     admitted
         bool [rows + 1]: whether a request has the row. Warm-up and padding have none.
     reported
@@ -79,7 +79,6 @@ class Counters:
             stands_for[anchor] += 1
         self._weight = torch.tensor(stands_for, dtype=torch.int64, device=device)[:, None]
         self._index = torch.arange(self.rows, device=device)
-        self._first_bucket = torch.arange(self.layers, device=device)[:, None] * MISS_BUCKETS
         self._nobody = torch.tensor(self.rows, device=device)
         edges = [2**i for i in range(max(MISS_BUCKETS, AGE_BUCKETS) - 1)]
         self._edges = torch.tensor(edges, dtype=torch.int64, device=device)
@@ -112,20 +111,18 @@ class Counters:
         `request`: int64 [n], rows of the tables; `seq_len`: int64 [n]; `live`: from `live`.
         """
         torch = import_torch()
-        misses = self._misses(request) * (live & (seq_len > self.buffer))
         ones = live.to(torch.int64)
+        misses = self._misses(request) * ones  # without any while a request fits its slots
         accesses = seq_len.clamp(max=self.top_k) * ones  # every position below top_k is selected
         alike = torch.stack([ones, accesses])  # in all layers
         of_layer = [alike.sum(1).expand(self.layers, 2), misses.sum(1, keepdim=True)]
         self.by_layer += torch.cat(of_layer, 1)
 
         bucket = torch.bucketize(misses, self._edges[: MISS_BUCKETS - 1], right=True)
-        at = (bucket + self._first_bucket).reshape(-1)
-        self.by_misses.view(-1).index_add_(0, at, (ones * self._weight).reshape(-1))
+        self.by_misses.scatter_add_(1, bucket, ones * self._weight)
 
-        together = (misses * self._weight).sum(0, keepdim=True)
-        of_row = torch.cat([alike * self.layers, together]).T
-        age = self.by_row[request, STEPS] // self.layers
+        of_row = torch.cat([alike, (misses * self._weight).sum(0, keepdim=True)]).T
+        age = self.by_row[request, STEPS]
         bucket = torch.bucketize(age, self._edges[: AGE_BUCKETS - 1], right=True)
         # A step through the columns and no list of them: a list would be copied from the host.
         self.by_age.index_add_(0, bucket, of_row[:, STEPS :: MISSES - STEPS])
@@ -138,12 +135,12 @@ class Counters:
         if self._held is None:
             assert self.reported is not None
             return self.reported[:, :count].to(torch.int64)
-        found = torch.empty((self.layers, count), dtype=torch.int64, device=request.device)
+        found = []
         layer_bytes = max(1, count) * self.buffer * self._held.element_size()
         size = max(1, min(self.layers, _CHUNK_BYTES // layer_bytes))
         for first in range(0, self.layers, size):
             held = self._held[first : first + size]
             now = self.tokens[first : first + size, :, : self.buffer].index_select(1, request)
-            found[first : first + size] = (now != held.index_select(1, request)).sum(2)
+            found.append((now != held.index_select(1, request)).sum(2))
             held.index_copy_(1, request, now)
-        return found
+        return found[0] if len(found) == 1 else torch.cat(found)

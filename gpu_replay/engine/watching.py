@@ -210,11 +210,12 @@ class Watch:
     def _ended(self, epoch: int, counted: Any) -> None:
         with self._stream():
             steps, _, misses = counted.tolist()
+        calls = max(1, steps * self.layers)
         self._ended_requests += 1
-        self._by_steps[_bucket(steps // self.layers, AGE_BUCKETS)] += 1
-        self._by_misses_per_step[_bucket(misses // max(1, steps), MISS_BUCKETS)] += 1
+        self._by_steps[_bucket(steps, AGE_BUCKETS)] += 1
+        self._by_misses_per_step[_bucket(misses // calls, MISS_BUCKETS)] += 1
         at = 0 if self._ring_reader is None else self._ring_reader.seen
-        self._events.write(events.ENDED, epoch=epoch, at=at, steps=steps // self.layers)
+        self._events.write(events.ENDED, epoch=epoch, at=at, steps=steps)
 
     def _tell(self) -> None:
         now = time.time()
@@ -233,7 +234,7 @@ class Watch:
         with self._stream():
             layers = counters.by_layer.tolist()
             by_misses = counters.by_misses.sum(0).tolist()
-            by_age = counters.by_age.tolist()
+            by_age = [[steps * self.layers, misses] for steps, misses in counters.by_age.tolist()]
             dropped = 0 if self.ring is None else int(self.ring.dropped)
         anchor = 0
         by_layer = []

@@ -72,20 +72,21 @@ def simulated(observed: Observed, trace: Trace, setting: Setting) -> Simulated:
 
     Raises what `sweep` raises.
     """
-    drafts: dict[str, Any] = {}
+    rules: dict[str, Any] = {}
     if trace.metadata.draft_tokens == 1 and observed.queries > 1:
         mean = float(np.clip(observed.accepted_per_step, 1, observed.queries))
-        drafts = {"draft_tokens": observed.queries, "acceptance_length": mean}
+        rules = {"draft_tokens": observed.queries, "acceptance_length": mean}
     sharing = followers(trace.metadata.layer_types)
     stands_for = getattr(trace, "stands_for", {})
+    buffer = setting.buffer
     if observed.server == SGLANG:
         # Every layer counts; a buffer that is not given is that of the engine.
-        buffer, drafts["engine"] = setting.buffer or 2 * trace.metadata.top_k, Scenario.engine
+        buffer, rules["engine"] = buffer or 2 * trace.metadata.top_k, Scenario.engine
         repeats = sharing
     else:
-        buffer, drafts["engine"] = setting.buffer, VLLM.name
-        drafts["resident_tokens"], repeats = setting.resident_tokens, {}
-    rows = sweep(trace, "lru", buffer, compare_min=False, per_layer=True, **drafts).rows
+        rules["engine"], rules["resident_tokens"] = VLLM.name, setting.resident_tokens
+        repeats = {}
+    rows = sweep(trace, "lru", buffer, compare_min=False, per_layer=True, **rules).rows
     layer_weights = [
         stands_for.get(layer, 1) * (1 + repeats.get(layer, 0)) for layer in map(int, rows["layer"])
     ]
