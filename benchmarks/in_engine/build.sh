@@ -21,7 +21,8 @@ cp -r "$WORK"/k/sgl_kernel "$WORK"/k/deep_gemm "$WORK"/k/*.dist-info "$S/"
 (cd "$WORK/e" && tar c --exclude='*.so' --exclude=__pycache__ --exclude=multimodal_gen --exclude=sglang/test --exclude=sglang/benchmark --exclude='*.json' sglang sglang-0.5.17.dist-info) | tar x -C "$S"
 sed -i '1i import _in_engine_boot  # see benchmarks/in_engine' "$S/sglang/__init__.py" # the only change to sglang
 cp "$HERE"/stubs/*.py "$S/"
-$PIP install -q --no-deps --target "$S" "$ROOT" # with its entry point
+mkdir "$WORK/own"; (cd "$ROOT" && git ls-files -z | tar c --null -T -) | tar x -C "$WORK/own" # pip leaves a folder where it builds
+$PIP install -q --no-deps --target "$S" "$WORK/own" # with its entry point
 rm -f "$S"/hisparse_sim/traces/data/*.parquet; find "$S" -name __pycache__ -prune -exec rm -rf {} +
 (cd "$S" && tar c --exclude=sgl_kernel/flashmla_ops.abi3.so --exclude=sgl_kernel/sm90 . | xz -9 --lzma2=dict=128MiB > "$BUNDLE/site.txz") &
 (cd "$S" && tar c sgl_kernel/flashmla_ops.abi3.so sgl_kernel/sm90 | xz -9e > "$BUNDLE/kernels.txz") & wait

@@ -3,10 +3,11 @@
 Run by prove.sh; writes RESULTS/in-engine-PART.json and the servers' logs.
 
 agree: recorded servers with CUDA graphs, the engine's kernel and ours, bf16 and fp8, shared layers,
-requests that join, leave and are aborted; `engine check` on each; the recorded trace against the
-answers over HTTP, row by row; token ids of both kernels.
+requests that join, leave, are aborted and retracted; `engine check` on each; a recorder that is
+stopped, a full disk, a killed server; the recorded trace against the answers over HTTP, row by row;
+the metrics; token ids of both kernels.
 time: milliseconds per token, 48 layers, prompts of 8,000: without HiSparse, with it, with counters,
-with a recording, with our kernel.
+with a recording, with our kernel; and profiles of three of these servers.
 """
 
 import http.client
@@ -32,7 +33,7 @@ from servers import WORK, Server, make_model, ms_per_token, profile, prompt, tog
 
 READY_S = 240
 T0 = time.time()
-SMALL_DISK_MIB = 100
+SMALL_DISK_MIB = 40
 HTTP_JOBS = [(2300, 60), (5000, 60), (6000, 40)]
 
 
@@ -222,7 +223,7 @@ def agree(bundle, results):
     retract = {"SGLANG_TEST_RETRACT": "1", "SGLANG_TEST_RETRACT_INTERVAL": "97"}
     fused = {"SGLANG_DSA_FUSE_TOPK": "1"}
     mounted = small_disk(WORK / "rec-strained")
-    small = ("--host-ring-mib", "32", "--device-ring-mib", "32")
+    small = ("--host-ring-mib", "8", "--device-ring-mib", "8")
     same_ids = {"more": torch_topk, "environment": retract}
     sglang = Server("sglang", deepseek, record("sglang"), **same_ids)
     ours = Server("native", deepseek, record("native", *native), **same_ids)

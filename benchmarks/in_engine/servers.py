@@ -127,6 +127,8 @@ class Server:
             if abort_s is None:
                 raise
             return None  # aborted before it began
+        finally:
+            timer.cancel()
 
     def post(self, path, body, timeout=240):
         """The body of an answer, bytes."""

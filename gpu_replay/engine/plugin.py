@@ -156,7 +156,7 @@ class Plugin:
             try:
                 from hisparse_sim.gpu_replay.kernels.native import load_cache_to_device_buffer_mla
 
-                # Before it stands the indexer's last kernel, which writes the positions only.
+                # The kernel before writes the newest KV entry, or the positions; no other state.
                 if named.get("miss_count") is None and place is not None:
                     load_cache_to_device_buffer_mla(**named, miss_count=place, early=True)
                 else:
