@@ -21,7 +21,6 @@ import click
 import numpy as np
 from machine import describe_machine, describe_versions
 from replay_speed import one_core, seconds, spread
-from textbook_lru import TEXTBOOK
 
 from hisparse_sim.simulator.mrc import budget, lru, mrc, optimum
 from hisparse_sim.simulator.mrc.curves import engine_difference
@@ -92,7 +91,7 @@ def check(demand: Demand, every: int) -> dict[str, int]:
     curve = part_curve(demand, "textbook-lru", LARGEST)
     sizes = [*range(2048, LARGEST, every), LARGEST]
     for size in sizes:
-        assert curve[size] == replay_part(demand, TEXTBOOK, size).misses.sum(), size
+        assert curve[size] == replay_part(demand, "textbook-lru", size).misses.sum(), size
     curve = part_curve(demand, "belady", LARGEST)
     for size in SIZES:
         assert curve[size] == replay_part(demand, "belady", size).misses.sum(), size
@@ -160,7 +159,7 @@ def main(paths: tuple[Path, ...], every: int, repeats: int, note: str, output: P
     del demands
     every_part = [(trace, part) for trace in traces for part in trace.parts]
     chosen = [every_part[each * len(every_part) // 10] for each in range(10)]
-    replay_part(traces[0].read(traces[0].parts[0]), TEXTBOOK, SLOTS)  # compiles
+    replay_part(traces[0].read(traces[0].parts[0]), "textbook-lru", SLOTS)  # compiles
     with ThreadPoolExecutor() as threads:
         compared = list(threads.map(lambda each: check(each[0].read(each[1]), every), chosen))
     result["equal_to_replays"] = {"parts": len(compared), **compared[0]}

@@ -6,20 +6,61 @@ from typing import TYPE_CHECKING, Any
 
 from hisparse_sim.policies.arc import ARC
 from hisparse_sim.policies.belady import BELADY
+from hisparse_sim.policies.blend import BLEND
+from hisparse_sim.policies.bucketed_lru import BUCKETED_LRU
 from hisparse_sim.policies.clock import CLOCK
+from hisparse_sim.policies.decayed_frequency import DECAYED_FREQUENCY
+from hisparse_sim.policies.decayed_rank import DECAYED_RANK
+from hisparse_sim.policies.decayed_score import DECAYED_SCORE
 from hisparse_sim.policies.fifo import FIFO
 from hisparse_sim.policies.from_file import names_a_file, policy_of_file
+from hisparse_sim.policies.greedy_dual_score import GREEDY_DUAL_SCORE
+from hisparse_sim.policies.holt import HOLT
+from hisparse_sim.policies.hyperbolic import HYPERBOLIC
 from hisparse_sim.policies.lfu import LFU
+from hisparse_sim.policies.lfuda import LFUDA
+from hisparse_sim.policies.lowest_score import LOWEST_SCORE
 from hisparse_sim.policies.lru import LRU
+from hisparse_sim.policies.lru_k import LRU_K
+from hisparse_sim.policies.lru_lfu import LRU_LFU
+from hisparse_sim.policies.lru_misses_last import LRU_MISSES_LAST
+from hisparse_sim.policies.next_rank import NEXT_RANK
 from hisparse_sim.policies.parameters import configured, described, divided, parameter
 from hisparse_sim.policies.policy import Policy, PolicyError, Setup, Step
 from hisparse_sim.policies.random import RANDOM
+from hisparse_sim.policies.sink_recent import SINK_RECENT
+from hisparse_sim.policies.textbook_lru import TEXTBOOK_LRU
 
 if TYPE_CHECKING:
     import pandas as pd
 
 POLICIES: dict[str, Policy] = {
-    policy.name: policy for policy in (LRU, FIFO, CLOCK, LFU, ARC, RANDOM, BELADY)
+    policy.name: policy
+    for policy in (
+        LRU,
+        FIFO,
+        CLOCK,
+        LFU,
+        ARC,
+        RANDOM,
+        BELADY,
+        DECAYED_RANK,
+        DECAYED_FREQUENCY,
+        NEXT_RANK,
+        LOWEST_SCORE,
+        DECAYED_SCORE,
+        GREEDY_DUAL_SCORE,
+        HOLT,
+        BLEND,
+        SINK_RECENT,
+        LRU_LFU,
+        LRU_K,
+        LFUDA,
+        HYPERBOLIC,
+        TEXTBOOK_LRU,
+        LRU_MISSES_LAST,
+        BUCKETED_LRU,
+    )
 }
 
 ALIASES = {"min": "belady"}  # other names in the literature -> ours

@@ -37,6 +37,7 @@ class Step(NamedTuple):
     victims: Slots  # [M] output: the slot that each missed position takes; never one of `hits`
     slot: Slots  # [T + 1] the slot of every position before this step, B where absent
     token: Positions  # [B + 1] the position in every slot before this step, T where empty
+    newest: int  # the newest token, see above; `row` may contain it
     ranks: Indices  # [K] see `needs_ranks`; empty otherwise
     scores: Scores  # [K] see `needs_scores`; empty otherwise
     next_positions: Positions  # [F] see `needs_next`; empty otherwise

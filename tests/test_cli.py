@@ -16,7 +16,7 @@ from make_traces import demand, drift, metadata
 from make_traces import write as write_trace
 
 from hisparse_sim.cli import cli
-from hisparse_sim.policies import POLICIES
+from hisparse_sim.policies import POLICIES, STANDARD
 
 
 def run(*arguments: str | Path) -> Result:
@@ -74,7 +74,7 @@ def test_table_of_a_sweep_fits_80_columns(path: Path) -> None:
     text = done("sweep", path, "--buffer", "16,32", "--quiet").stdout
     lines = text.splitlines()
     assert all(len(line) <= 80 for line in lines)
-    assert [line.split()[0] for line in lines[2:]] == [name for name in POLICIES for _ in "ab"]
+    assert [line.split()[0] for line in lines[2:]] == [name for name in STANDARD for _ in "ab"]
 
 
 def test_ratio_adds_bytes_and_memory() -> None:

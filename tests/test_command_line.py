@@ -327,15 +327,14 @@ def completed(*words: str) -> list[str]:
 
 def test_the_shell_completes_names() -> None:
     assert completed("sw") == ["sweep"]
-    # textbook-lru: for facts; epoch-clock: for drafts.
+    # epoch-clock: for drafts.
     assert set(completed("sweep", "--policy", "")) == {
         *POLICIES,
         "min",
         "epoch-clock",
-        "textbook-lru",
     }
     assert completed("sweep", "--policy", "lru,ar") == ["lru,arc"]
-    assert completed("plan", "--policy", "b") == ["belady"]
+    assert completed("plan", "--policy", "be") == ["belady"]
     assert completed("plan", "--model", "glm") == ["glm-5.1", "glm-5.2"]
     machines = {name for name in read_profiles("hardware") if name.startswith("h")}
     assert set(completed("serve", "--hardware", "h")) == machines > {"h200"}

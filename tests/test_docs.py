@@ -158,7 +158,7 @@ def test_the_examples_of_the_python_reference_run(folder: Path) -> None:
 
 def test_every_policy_is_described() -> None:
     page = (DOCS / "choose-a-policy.md").read_text()
-    described = re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)
+    described = re.findall(r"^\| `([\w-]+)` \|", page, re.MULTILINE)
     assert sorted(described) == sorted(POLICIES)
 
 

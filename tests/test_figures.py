@@ -14,7 +14,7 @@ from make_traces import drift, metadata
 from make_traces import write as write_trace
 
 import hisparse_sim as hs
-from hisparse_sim.policies import POLICIES
+from hisparse_sim.policies import STANDARD
 from hisparse_sim.simulator.replay.totals import totals
 from hisparse_sim.simulator.views import figures, palette
 from hisparse_sim.traces import TraceError
@@ -186,7 +186,7 @@ def test_plans_show_what_runs_and_the_front() -> None:
 
 
 def test_policies_look_the_same_everywhere_and_differ_without_colour() -> None:
-    every = figures.looks(POLICIES)
+    every = figures.looks(STANDARD)
     assert len({look.colour for look in every.values()}) == 7
     assert len({look.marker for look in every.values()}) == 7
     assert figures.looks(["arc", "mine"])["arc"] == every["arc"]

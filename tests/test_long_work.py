@@ -16,7 +16,7 @@ from make_traces import drift, metadata, write
 
 import hisparse_sim as hs
 from hisparse_sim.cli import cli
-from hisparse_sim.policies import POLICIES, Policy
+from hisparse_sim.policies import POLICIES, STANDARD, Policy
 from hisparse_sim.simulator.replay import sweeping
 from hisparse_sim.simulator.replay.kept import Kept
 from hisparse_sim.traces import TraceError
@@ -343,7 +343,7 @@ def test_a_signal_to_a_sweep(tmp_path: Path, name: str) -> None:
     again = subprocess.run(command, check=True, capture_output=True, text=True)
     assert "resuming from the finished work" in again.stderr
     assert sorted(os.listdir(tmp_path)) == ["rows.csv", "t.parquet"]
-    assert len(pd.read_csv(out)) == 8 * len(POLICIES)
+    assert len(pd.read_csv(out)) == 8 * len(STANDARD)
 
 
 LATE = {

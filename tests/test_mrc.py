@@ -11,7 +11,6 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from reference import Stream, replay, without_newest
 from streams import cases, demand_of, stream_of
-from textbook_lru import TEXTBOOK
 
 import hisparse_sim as hs
 from hisparse_sim.cli import cli
@@ -141,7 +140,7 @@ def test_rows_of_more_words_than_one(shuffled: bool) -> None:
 def test_the_replayed_textbook_is_the_textbook(case: tuple[Stream, int]) -> None:
     stream, size = case
     for start in ("staged", "direct"):
-        found = replay_part(demand_of(stream), TEXTBOOK, size, start).misses.tolist()
+        found = replay_part(demand_of(stream), "textbook-lru", size, start).misses.tolist()
         assert found == textbook(stream, size, start)
 
 
@@ -152,7 +151,7 @@ def test_real_parts_at_every_size() -> None:
         start = "direct" if part.layer % 2 else "staged"
         lru, least, first = (part_curve(demand, name, 16384, start) for name in ONE_PASS)
         for size in (*range(2048, 2060), *range(2060, 16384, 97), 16384):
-            assert lru[size] == replay_part(demand, TEXTBOOK, size, start).misses.sum(), size
+            assert lru[size] == replay_part(demand, "textbook-lru", size, start).misses.sum(), size
         for size in np.linspace(2048, 16384, 20).astype(int).tolist():
             assert least[size] == replay_part(demand, "belady", size, start).misses.sum(), size
         assert (np.diff(lru[2048:]) <= 0).all()

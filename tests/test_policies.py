@@ -1,4 +1,4 @@
-"""Every policy of the registry against the plain reference, step by step and slot by slot."""
+"""The standard policies against the plain reference, step by step and slot by slot."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -12,11 +12,11 @@ from reference import Slots, Step, Stream, replay, without_newest
 from streams import cases, demand_of, stream_of
 
 import hisparse_sim as hs
-from hisparse_sim.policies import POLICIES
+from hisparse_sim.policies import STANDARD
 from hisparse_sim.simulator.replay import replay_part
 from hisparse_sim.traces import Demand
 
-each_policy = pytest.mark.parametrize("policy", sorted(POLICIES))
+each_policy = pytest.mark.parametrize("policy", sorted(STANDARD))
 each_start = pytest.mark.parametrize("start", ["staged", "direct"])
 
 
@@ -164,7 +164,7 @@ def test_belady_is_never_beaten(start: str, case: tuple[Stream, int]) -> None:
     demand = demand_of(stream)
     misses = {
         policy: int(replay_part(demand, policy, buffer_size, start).misses.sum())
-        for policy in POLICIES
+        for policy in STANDARD
     }
     assert misses["belady"] == min(misses.values()), misses
 

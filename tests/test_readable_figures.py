@@ -10,7 +10,7 @@ import pytest
 from figure_texts import unreadable
 
 import hisparse_sim as hs
-from hisparse_sim.policies import POLICIES
+from hisparse_sim.policies import STANDARD
 from hisparse_sim.simulator.replay.curves import rolling_curves
 from hisparse_sim.simulator.views import figures
 from hisparse_sim.simulator.views.figures.style import shortened, spaced
@@ -123,7 +123,7 @@ def test_no_marker_is_cut(mix: pd.DataFrame) -> None:
     "sizes", [[64], [64, 128, 192], [64, 80, 96, 112, 128, 160, 192, 512, 768]]
 )
 def test_misses_can_be_read(folder: Path, sizes: list[int]) -> None:
-    swept = hs.sweep(made(folder, 64, 2), list(POLICIES), sizes)
+    swept = hs.sweep(made(folder, 64, 2), STANDARD, sizes)
     few = swept.rows[swept.rows["policy"].isin(["lru", "belady"])]
     for rows in (swept.rows, few, few[few["policy"] == "lru"]):
         assert unreadable(figures.miss_ratio(rows).figure) == []

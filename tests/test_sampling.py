@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from make_traces import demand, drift, metadata, write
 
 import hisparse_sim as hs
+from hisparse_sim.policies import STANDARD
 from hisparse_sim.traces import Demand, TraceError, open_trace, sample
 
 _REQUESTS = ("a", "b, c")
@@ -97,7 +98,7 @@ def test_positions_beyond_any_table(tmp_path: Path) -> None:
         (near.seq_len.astype(np.int64) + shift).tolist(),
     )
     paths = [write(tmp_path / name, [each]) for name, each in (("n", near), ("f", far))]
-    for policy in hs.POLICIES:
+    for policy in STANDARD:
         for start in ("staged", "direct"):
             expected, found = (
                 hs.replay(path, policy, 16, start, seed=1, victims=True) for path in paths

@@ -17,7 +17,7 @@ from make_traces import write as write_trace
 
 import hisparse_sim as hs
 from hisparse_sim.cli import cli
-from hisparse_sim.policies import POLICIES
+from hisparse_sim.policies import POLICIES, STANDARD
 from hisparse_sim.policies.hook import hook
 from hisparse_sim.simulator.replay import replay_part, sweeping
 from hisparse_sim.simulator.replay.metrics import excess_over_min, rolling_mean, tidy_row
@@ -292,7 +292,7 @@ def test_a_file_that_changes_under_a_replay_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", [np.int64, np.uint8, np.int16])
 def test_numpy_buffer_sizes(path: Path, kind: type[np.integer]) -> None:
-    for policy in POLICIES:
+    for policy in STANDARD:
         plain = hs.replay(path, policy, 16).misses.tolist()
         assert hs.replay(path, policy, kind(16)).misses.tolist() == plain
     assert len(hs.sweep(path, "lru", np.array([8, 16], kind)).rows) == 2

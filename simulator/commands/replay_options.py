@@ -33,10 +33,9 @@ if TYPE_CHECKING:
 
 
 def _swept_policies() -> Iterable[str]:
-    from hisparse_sim.simulator.mrc.names import TEXTBOOK_LRU
     from hisparse_sim.simulator.replay.mode_names import EPOCH_CLOCK
 
-    return (*known_policies(), EPOCH_CLOCK, TEXTBOOK_LRU)  # of drafts; of facts
+    return (*known_policies(), EPOCH_CLOCK)  # of drafts
 
 
 traces_argument = click.argument("traces", nargs=-1, metavar="[TRACE]...")

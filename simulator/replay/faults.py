@@ -49,6 +49,9 @@ def check_state(policy: Policy, state: Any) -> None:
             f"{of}: state(setup) returned {type(state).__name__}, expected a NamedTuple of arrays"
         )
     for name, value in zip(fields, state, strict=True):
+        if hasattr(value, "_fields"):
+            check_state(policy, value)
+            continue
         if not isinstance(value, np.ndarray) or value.dtype.kind not in "biuf":
             found = f"an array of {value.dtype}" if isinstance(value, np.ndarray) else repr(value)
             raise PolicyError(

@@ -118,6 +118,7 @@ def _compiled(
                     victims[:count],
                     slot,
                     token,
+                    newest,
                     ranked.ranks[first : first + len(row)],
                     ranked.scores[first : first + len(row)],
                     behind,
