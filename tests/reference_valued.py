@@ -37,13 +37,15 @@ class Told:
         }
 
 
-def gains_of(told: Told, row: int, reach: float, power: float = 1, levels: int = 0):
+def gains_of(
+    told: Told, row: int, reach: float = 2.0, power: float = 1.0, levels: float = 0
+) -> dict[int, float]:
     """Return the gain of every position that is ranked in a row."""
     length = len(told.stream.rows[row][1])
     gains = {}
     for position, rank in told.ranks(row).items():
         if rank < reach * length:
-            gain = (1 - rank / (reach * length)) ** power
+            gain: float = (1 - rank / (reach * length)) ** power
             gains[position] = ceil(gain * levels) / levels if levels else gain
     return gains
 
@@ -153,7 +155,7 @@ class Decayed(Rule):
 
 class DecayedRank(Decayed):
     def given(self, row: int) -> dict[int, float]:
-        return gains_of(self.told, row, **{"reach": 2.0} | self.others)
+        return gains_of(self.told, row, **self.others)
 
 
 class DecayedFrequency(Decayed):

@@ -164,11 +164,8 @@ def told(scored: bool = True) -> Demand:
     lists = [[9, 2, 4, 11], [5, 3], [2, 3, 4, 10]]
     scores = np.array([0.5, 2.0, -1.0, 2.0, 1.0, 3.0, 4.0, 3.0, 2.0, 1.0], np.float16)
     following = Ragged(np.array([0, 2, 2, 5]), np.array([7, 1, 1, 8, 5], np.int32))
-    return replace(
-        demand(lists, [12, 13, 14]),
-        scores=scores if scored else None,
-        next_positions=following,
-    )
+    made: Demand = demand(lists, [12, 13, 14])
+    return replace(made, scores=scores if scored else None, next_positions=following)
 
 
 def heard(of: Demand, **needs: bool) -> Heard:

@@ -66,8 +66,9 @@ def told(stream: Stream, chance: Any) -> rules.Told:
 def demand_told(of: rules.Told) -> Demand:
     offsets = np.cumsum([0, *map(len, of.behind)])
     flat = [position for row in of.behind for position in row]
+    made: Demand = demand_of(of.stream)
     return replace(
-        demand_of(of.stream),
+        made,
         scores=np.array([score for row in of.scores for score in row], np.float16),
         next_positions=Ragged(offsets, np.array(flat, np.int32)),
     )
