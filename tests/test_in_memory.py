@@ -159,7 +159,6 @@ def test_a_prompt_of_no_request_is_refused() -> None:
         ({"prompt_len": 9, "provenance": "guessed"}, "unknown provenance 'guessed'; choose one"),
         ({"prompt_len": 9, "top_k": 0}, "top_k must be at least 1, not 0"),
         ({"prompt_len": 9, "top_k": 1}, "the row lists 2 positions, but top_k is 1"),
-        ({"prompt_len": 9, "unit": "c4"}, "counts positions in c4, which is not supported yet"),
         ({"prompt_len": 9, "unit": "page"}, 'gives unit as "page", expected one of token, block4'),
         ({"prompt_len": 9, "layers": [1, 2]}, "layers names 2, but positions has 1 layers"),
         ({"prompt_len": 9, "layers": [7], "num_layers": 4}, "rows of layer 7, but the model has 4"),

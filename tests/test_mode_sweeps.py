@@ -13,7 +13,7 @@ from make_traces import drift, metadata, write
 import hisparse_sim as hs
 from hisparse_sim.cli import cli
 from hisparse_sim.simulator.replay.kept import Kept
-from hisparse_sim.traces import open_trace, sample_path
+from hisparse_sim.traces import TraceError, open_trace, sample_path
 from hisparse_sim.traces.drafts import drafted
 
 # (misses, resident accesses) of layers 9 and 20 of the sample. They change only together with a
@@ -255,3 +255,31 @@ def test_blocks_of_another_model(tmp_path: Path) -> None:
         hs.sweep(path, "lru", 16, model="glm-5.1")
     with pytest.raises(hs.TraceError, match="single tokens"):
         hs.sweep(path, "lru", 16, ratios=2)
+
+
+@pytest.mark.parametrize(
+    ("unit", "options", "sentence"),
+    [
+        ("block4", {"engine": "vllm-0.33"}, "blocks of 4 tokens, and vLLM 0.33's rules are of"),
+        ("c4", {"draft_tokens": 2}, "compressed groups of 4 tokens, and drafts are of models that"),
+    ],
+)
+def test_rules_of_tokens_refuse_blocks(
+    tmp_path: Path, unit: str, options: dict[str, Any], sentence: str
+) -> None:
+    path = write(tmp_path / "t.parquet", [drift()], metadata(unit=unit))
+    with pytest.raises(TraceError, match=sentence):
+        hs.sweep(path, "lru", 32, compare_min=False, **options)
+
+
+def test_resident_tokens_of_blocks_are_counted_in_tokens(tmp_path: Path) -> None:
+    """24 tokens are six blocks of four."""
+    parts = [drift(steps=40)]
+    blocks = write(tmp_path / "b.parquet", parts, metadata(unit="block4"))
+    tokens = write(tmp_path / "t.parquet", parts, metadata())
+    found = [
+        hs.sweep(path, "lru", 16, compare_min=False, resident_tokens=resident).rows.iloc[0]
+        for path, resident in ((blocks, 24), (tokens, 6), (tokens, 24))
+    ]
+    assert found[0]["misses"] == found[1]["misses"] > found[2]["misses"]
+    assert found[0]["resident_accesses"] == found[1]["resident_accesses"]

@@ -196,7 +196,6 @@ def test_column_missing(tmp_path: Path, column: str) -> None:
             '{"version": 1, "provenance": "synthetic", "num_layers": 4, "layer_types": ["full"]}',
             "gives 1 layer_types for 4 layers",
         ),
-        ('{"version": 1, "provenance": "synthetic", "unit": "c4"}', "counts positions in c4"),
     ],
 )
 def test_metadata(tmp_path: Path, text: str, sentence: str) -> None:

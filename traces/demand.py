@@ -30,7 +30,7 @@ class Demand:
 
     request: str
     layer: int
-    prompt_len: int  # tokens; smaller than the first seq_len of the request
+    prompt_len: int  # positions; smaller than the first seq_len of the request, except with c4
     step: Ints  # [n]
     seq_len: Ints  # [n] tokens, the newest included
     offsets: Longs  # [n + 1]

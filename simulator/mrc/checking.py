@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from hisparse_sim.traces import TraceError
-from hisparse_sim.traces.file.units import can_be_replayed
+from hisparse_sim.traces.file.units import is_unit
 
 _OF_A_TRACE = ("provenance", "unit", "model", "top_k")
 _OF_A_WINDOW = ("steps", "tokens", "accesses")
@@ -20,7 +20,7 @@ def check_values(rows: pd.DataFrame) -> None:
         if (rows[column] < least).any():
             raise ValueError(f"{column} is below {least}")
     for unit in rows["unit"].unique():
-        if not can_be_replayed(unit):
+        if not is_unit(unit):
             raise ValueError(f"its unit is {unit}")
     of_row = rows["sizes"].map(len).to_numpy()
     misses = np.concatenate(rows["misses"].to_list())

@@ -51,8 +51,9 @@ from hisparse_sim.traces.terminal import note, wrote
     "--unit",
     default="token",
     show_default=True,
-    help="Unit of positions in the file: token, or block4 (or another number) for blocks of 4 "
-    "tokens. Lengths (--prompt-len, --first-position, seq_len_current) stay in tokens.",
+    help="Unit of positions in the file: token, block4 (or another number) for blocks of 4 tokens, "
+    "or c4 for compressed groups. Lengths (--prompt-len, --first-position, seq_len_current) stay "
+    "in tokens.",
 )
 @provenance_option
 @quiet_option

@@ -15,6 +15,7 @@ from hisparse_sim.traces.demand import Demand, Ragged
 from hisparse_sim.traces.errors import TraceError
 from hisparse_sim.traces.file.diagnosis import Fault, diagnose, unusable
 from hisparse_sim.traces.file.rules import strip_padding
+from hisparse_sim.traces.file.units import TOKEN, positions_of, tokens_of
 
 MOST_TOKENS = 2**31 - 1  # positions are int32
 MOST_LAYERS = 2**15  # layers are int16
@@ -68,14 +69,14 @@ def demands(
     layers: Sequence[int] | None = None,
     layer_types: Sequence[str] | None = None,
     remedy: str = REMEDY,
-    tokens: int = 1,
+    unit: str = TOKEN,
 ) -> Iterator[Demand]:
     """Yield the decode rows (position >= `prompt_len`) layer by layer; one is in memory at a time.
 
     -1 is padding. `layers` numbers the second axis, which else counts from 0. With `layer_types`
-    (of the model, "full" or "shared") a shared layer must repeat the full one before it. With
-    `tokens` above 1 a position of the array is a block of so many; `first_position` and
-    `prompt_len` stay tokens. Rows may list fewer positions than there are.
+    (of the model, "full" or "shared") a shared layer must repeat the full one before it. `unit` is
+    that of the positions; `first_position` and `prompt_len` are tokens. Rows may list fewer
+    positions than there are.
 
     Raises TraceError, beginning with `place`, if there are no decode steps; BadRows if a row lists
     anything but distinct positions of its own past. `remedy` is stated if most rows look like
@@ -92,7 +93,7 @@ def demands(
     queries = np.arange(rows, dtype=np.int64) + (first_position + skipped)
     if queries[-1] >= MOST_TOKENS:
         raise TraceError(f"{place} has more than {MOST_TOKENS} tokens")
-    seq_len = queries // tokens + 1
+    seq_len = positions_of(queries + 1, unit)
     steps = np.arange(rows, dtype=np.int32)
     anchor, anchored = -1, np.empty(0)
     count = array.shape[1]
@@ -100,7 +101,7 @@ def demands(
     for layer, index in sorted(zip(numbers, range(count), strict=True)):
         listed = np.ascontiguousarray(array[skipped:, index, :])
         if unusable(listed, seq_len).any():
-            fault = diagnose(array[skipped:], seq_len, index, tokens)
+            fault = diagnose(array[skipped:], seq_len, index, tokens_of(unit))
             where = f"layer {layer}, step {fault.row} (row {skipped + fault.row})"
             raise BadRows(f"{place}, {where} {_sentence(fault, first_position, remedy)}", fault)
         if layer_types is not None:
@@ -110,7 +111,9 @@ def demands(
                 _check_repeats(listed, anchored, f"{place}, layer {layer}", anchor)
         offsets = np.arange(0, listed.size + 1, listed.shape[1], dtype=np.int64)
         lists, _ = strip_padding(Ragged(offsets, listed.astype(np.int32).ravel()))
-        yield Demand(request, layer, prompt_len // tokens, steps, seq_len.astype(np.int32), *lists)
+        yield Demand(
+            request, layer, prompt_len // tokens_of(unit), steps, seq_len.astype(np.int32), *lists
+        )
 
 
 def _sentence(fault: Fault, first_position: int, remedy: str) -> str:

@@ -22,7 +22,7 @@ from hisparse_sim.traces.file.metadata import PROVENANCES, Metadata
 from hisparse_sim.traces.file.opening import completed
 from hisparse_sim.traces.file.parts import Part, TableRows, find_parts
 from hisparse_sim.traces.file.reader import Trace
-from hisparse_sim.traces.file.units import TOKEN, can_be_replayed
+from hisparse_sim.traces.file.units import TOKEN
 from hisparse_sim.traces.file.writer import TraceWriter
 
 UNKNOWN_ORIGIN = "synthetic"  # what a trace is taken for that does not say where it comes from
@@ -107,7 +107,7 @@ def trace_from_frame(
         Tokens of the prompt: for all requests, or by request id; where not given, one less than
         the first seq_len.
     unit
-        Unit of positions: token, or block4 (or another number) for a block of 4 tokens.
+        Unit of positions: token, block4 (or another number) for a block of 4 tokens, or c4.
     draft_tokens
         Queries of a step at most, in speculative decoding. Above 1 a step has a row for each, and
         the column `row` counts them from 0.
@@ -155,8 +155,6 @@ def trace_from_frame(
         Metadata.from_json(metadata.to_json())
     except TraceError as error:
         raise TraceError(f"{name}: {error}") from None
-    if not can_be_replayed(unit):
-        raise TraceError(f"{name} counts positions in {unit}, which is not supported yet")
     trace = TraceInMemory(name, metadata, parts, table)
     agreement = Agreement(metadata.layer_types)
     for part in parts:  # every rule is checked now, not only when a part is replayed

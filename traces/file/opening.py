@@ -9,7 +9,6 @@ from hisparse_sim.traces.file.columns import QUERY, ragged
 from hisparse_sim.traces.file.metadata import KEY, PROVENANCES, Metadata
 from hisparse_sim.traces.file.parts import Part, Stored, decoding
 from hisparse_sim.traces.file.rules import RowError
-from hisparse_sim.traces.file.units import can_be_replayed
 
 
 def place(part: Part) -> str:
@@ -37,8 +36,6 @@ def read_metadata(path: Path, keys: dict[bytes, bytes], provenance: str | None) 
             f"{path} does not state the origin of its positions: give it with `provenance` "
             f"({', '.join(PROVENANCES)})"
         )
-    if not can_be_replayed(metadata.unit):
-        raise TraceError(f"{path} counts positions in {metadata.unit}, which is not supported yet")
     return metadata if metadata.provenance else replace(metadata, provenance=provenance or "")
 
 

@@ -30,6 +30,7 @@ from hisparse_sim.traces.file.metadata import PROVENANCES, Metadata
 from hisparse_sim.traces.file.opening import completed, place, read_metadata, refuse_queries
 from hisparse_sim.traces.file.parts import Columns, Part, Stored, decoding
 from hisparse_sim.traces.file.rules import RowError, Tally, check_rows, strip_padding
+from hisparse_sim.traces.file.units import first_growth
 from hisparse_sim.traces.files import opened
 from hisparse_sim.traces.notebook import shown
 from hisparse_sim.traces.terminal import printable
@@ -263,7 +264,7 @@ class Trace:
         about = self.metadata
         tally = check_rows(step, seq_len, listed, about.top_k, query, about.draft_tokens)
         prompt_len = about.prompt_len.get(part.request, int(seq_len[0]) - 1)
-        if prompt_len >= seq_len[0]:
+        if prompt_len > seq_len[0] - first_growth(about.unit):
             raise RowError(
                 0, f"seq_len is {seq_len[0]}, not above the prompt_len {prompt_len} of the metadata"
             )
@@ -271,11 +272,9 @@ class Trace:
         if tally.padding:
             listed, kept = strip_padding(listed)
             scores = None if scores is None else scores[kept]
-        following = (
-            read_following(ragged(found["next_positions"], "next_positions"), seq_len)
-            if "next_positions" in found
-            else None
-        )
+        following = None
+        if "next_positions" in found:
+            following = read_following(ragged(found["next_positions"], "next_positions"), seq_len)
         return Demand(
             part.request, part.layer, prompt_len, step, seq_len, *listed, scores, following, query
         ), tally

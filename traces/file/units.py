@@ -1,6 +1,6 @@
-"""The unit of positions of a trace: a token, or a block of neighbouring tokens.
+"""The unit of positions of a trace: a token, or several neighbouring tokens.
 
-With block selection, everything in positions is in blocks: `positions`,
+With blocks and groups, everything in positions is in them: `positions`,
 `seq_len`, `prompt_len` and `top_k` of the file, and slots and misses of a replay.
 """
 
@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from hisparse_sim.traces.errors import TraceError
 
 TOKEN = "token"
-COMPRESSED = "c4"  # groups of four tokens, compressed to one entry: known, not replayed
+COMPRESSED = "c4"  # groups of four tokens, compressed to one entry once they are complete
 WANTED = "token, block4 (or another number of tokens) or c4"
 _BLOCK = re.compile(r"block([2-9]|[1-9][0-9]{1,5})")
 
@@ -25,23 +25,36 @@ def block_unit(tokens: int) -> str:
 def tokens_of(unit: str) -> int:
     """Return how many tokens a position of this unit holds."""
     block = _BLOCK.fullmatch(unit)
-    return int(block[1]) if block else 1
+    return int(block[1]) if block else 4 if unit == COMPRESSED else 1
+
+
+def positions_of(tokens: Any, unit: str) -> Any:
+    """Return how many positions so many tokens have; a number, or an array of numbers.
+
+    The last block may be partly filled. A group has no entry before it is complete.
+    """
+    size = tokens_of(unit)
+    return tokens // size if unit == COMPRESSED else -(-tokens // size)
+
+
+def first_growth(unit: str) -> int:
+    """Return by how much the first step of decode is longer than the prompt at least: the newest
+    token may not complete a group."""
+    return 0 if unit == COMPRESSED else 1
 
 
 def is_unit(value: Any) -> bool:
     """Return whether metadata may name this unit."""
-    return isinstance(value, str) and (value == COMPRESSED or can_be_replayed(value))
-
-
-def can_be_replayed(unit: str) -> bool:
-    """Return whether the rules of a replay hold for positions of this unit."""
-    return unit == TOKEN or _BLOCK.fullmatch(unit) is not None
+    return isinstance(value, str) and (
+        value in (TOKEN, COMPRESSED) or bool(_BLOCK.fullmatch(value))
+    )
 
 
 def plural(unit: str) -> str:
     """Return what positions of this unit are, in words."""
-    block = _BLOCK.fullmatch(unit)
-    return f"blocks of {block[1]} tokens" if block else f"{unit}s"
+    if unit == COMPRESSED:
+        return "compressed groups of 4 tokens"
+    return "tokens" if unit == TOKEN else f"blocks of {tokens_of(unit)} tokens"
 
 
 class _Described(Protocol):

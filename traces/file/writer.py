@@ -18,6 +18,7 @@ from hisparse_sim.traces.file.columns import QUERY, narrow
 from hisparse_sim.traces.file.digest import sealed
 from hisparse_sim.traces.file.metadata import KEY, Metadata
 from hisparse_sim.traces.file.rules import RowError, check_rows, strip_padding
+from hisparse_sim.traces.file.units import first_growth
 from hisparse_sim.traces.files import ARROW_SUFFIX, atomic_path
 
 # A larger (request, layer) is split over row groups: 256 MB decoded.
@@ -198,7 +199,7 @@ def _stripped(demand: Demand, about: Metadata, place: str) -> Demand:
         tally = check_rows(step, seq_len, listed, about.top_k, query, about.draft_tokens)
     except RowError as error:
         raise TraceError(f"{place}, step {step[error.row]}: {error.what}") from None
-    if demand.prompt_len >= seq_len[0]:
+    if demand.prompt_len > seq_len[0] - first_growth(about.unit):
         raise TraceError(
             f"{place}: seq_len {seq_len[0]} is not above prompt_len {demand.prompt_len}"
         )

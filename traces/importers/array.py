@@ -17,6 +17,7 @@ import numpy as np
 from numpy.lib.format import MAGIC_PREFIX
 
 from hisparse_sim.traces.errors import TraceError
+from hisparse_sim.traces.file.units import positions_of, tokens_of
 from hisparse_sim.traces.importers.importer import Imported, Importer, Options, write_scratch
 from hisparse_sim.traces.importers.prompt_rows import ROWS_READ, sign_of_prompt
 from hisparse_sim.traces.importers.returned import Returned, imported
@@ -145,7 +146,7 @@ def _read(path: Path, options: Options) -> Imported:
     if_short = _REMEDY
     if first is None:
         first = options.prompt_len
-        doubts = _doubts(path, array, first, options.tokens)
+        doubts = _doubts(path, array, first, options.unit)
         if_short = (
             "if the array begins with rows of the prompt, say by `first_position` at which position"
         )
@@ -155,7 +156,7 @@ def _read(path: Path, options: Options) -> Imported:
     return replace(read, doubts=doubts + read.doubts)
 
 
-def _doubts(path: Path, array: Any, prompt_len: int, tokens: int) -> tuple[str, ...]:
+def _doubts(path: Path, array: Any, prompt_len: int, unit: str) -> tuple[str, ...]:
     """Return what speaks against row 0 as the first decode step.
 
     Raises TraceError if the first rows, of any layer, can only be the prompt's.
@@ -163,11 +164,11 @@ def _doubts(path: Path, array: Any, prompt_len: int, tokens: int) -> tuple[str, 
     doubts: dict[str, None] = {}
     for layer in range(array.shape[1]):
         rows = array[: min(ROWS_READ, prompt_len), layer].astype(np.int64)  # the prompt has no more
-        seq_len = (prompt_len + np.arange(len(rows))) // tokens + 1
-        sign = sign_of_prompt(rows, seq_len, array.shape[2], tokens)
+        seq_len = positions_of(prompt_len + np.arange(len(rows)) + 1, unit)
+        sign = sign_of_prompt(rows, seq_len, array.shape[2], tokens_of(unit))
         if sign is None:
             continue
-        query = sign.query * tokens
+        query = sign.query * tokens_of(unit)
         if sign.certain:
             raise TraceError(
                 f"{path} begins with rows of the prompt ({sign.what}): give `first_position` "

@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 from hisparse_sim.traces.demand import Demand
 from hisparse_sim.traces.errors import TraceError
 from hisparse_sim.traces.file.captured import MOST_LAYERS, MOST_TOKENS, whole
-from hisparse_sim.traces.file.units import TOKEN, can_be_replayed, tokens_of
+from hisparse_sim.traces.file.units import TOKEN, WANTED, is_unit, tokens_of
 
 _LEAST = {"prompt_len": 0, "top_k": 1, "num_layers": 1, "first_position": 0}
 
@@ -36,10 +36,8 @@ class Options:
             most = MOST_LAYERS if name == "num_layers" else MOST_TOKENS
             if (value := getattr(self, name)) is not None:
                 object.__setattr__(self, name, whole(value, f"`{name}`", least, most))
-        if not can_be_replayed(self.unit):
-            raise ValueError(
-                f"`unit` is {self.unit!r}, expected token, or block4 or another number of tokens"
-            )
+        if not is_unit(self.unit):
+            raise ValueError(f"`unit` is {self.unit!r}, expected {WANTED}")
         if self.layer_types is not None and len(self.layer_types) != self.num_layers:
             raise ValueError(
                 f"{len(self.layer_types)} layer_types are given, for another `num_layers`"

@@ -19,6 +19,7 @@ from hisparse_sim.traces.demand import Demand, Ints, Ragged
 from hisparse_sim.traces.documents import unique
 from hisparse_sim.traces.errors import TraceError
 from hisparse_sim.traces.file.captured import MOST_LAYERS, MOST_TOKENS, checked_id
+from hisparse_sim.traces.file.units import positions_of
 from hisparse_sim.traces.files import opened
 from hisparse_sim.traces.importers.importer import Imported, Importer, Options
 from hisparse_sim.traces.importers.prompt_rows import (
@@ -69,7 +70,7 @@ def _read(path: Path, options: Options) -> Imported:
                     f"it {ids[request]!r}: write all ids as text, or all as numbers"
                 )
             positions = np.frombuffer(row.positions, np.int32)
-            behind = positions[positions >= 0] - _positions(row.seq_len, options.tokens)
+            behind = positions[positions >= 0] - positions_of(row.seq_len, options.unit)
             newest = int(behind.max(initial=-MOST_TOKENS))
             if (behind == 0).any():
                 first_beyond, beyond = first_beyond or number, beyond + 1
@@ -120,6 +121,7 @@ class _Rows:
         """`more`: tokens that every seq_len_current is short of."""
         self._path, self._spool, self._more = path, spool, more
         self._prompt_len, self._tokens = options.prompt_len, options.tokens
+        self._unit = options.unit
 
     def parts(self) -> Iterator[Demand]:
         """Yield the demands, in positions."""
@@ -196,7 +198,7 @@ class _Rows:
                 ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts[kept])])
                 lists = Ragged(ends, lists.values[np.repeat(kept, counts)])
                 step, length = step[kept], length[kept]
-        return step, _positions(length, self._tokens).astype(np.int32), lists
+        return step, positions_of(length, self._unit).astype(np.int32), lists
 
 
 def _begins_early(seq_len: int, width: int, tokens: int) -> Sign | None:
@@ -217,11 +219,6 @@ def _far_behind(path: Path, requests: Sequence[str]) -> tuple[str, ...]:
             for request in requests
         ]
     )
-
-
-def _positions(length: Any, tokens: int) -> Any:
-    """Return the positions that so many tokens take, the last of which may be half full."""
-    return -(-length // tokens)
 
 
 def _parsed(line: bytes, place: str) -> _Line:

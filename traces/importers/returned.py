@@ -9,6 +9,7 @@ import numpy as np
 from hisparse_sim.traces.demand import Demand
 from hisparse_sim.traces.errors import TraceError
 from hisparse_sim.traces.file.captured import MOST_LAYERS, REMEDY, checked_id, demands
+from hisparse_sim.traces.file.units import positions_of
 from hisparse_sim.traces.importers.importer import Imported, Options
 from hisparse_sim.traces.importers.prompt_rows import (
     LEFT_OUT,
@@ -76,7 +77,7 @@ def imported(
                 layers=layers,
                 layer_types=options.layer_types,
                 remedy=remedy,
-                tokens=options.tokens,
+                unit=options.unit,
             )
 
     # Layers that are named may be some of the model's; else the file has them all.
@@ -90,7 +91,7 @@ def imported(
         array = each.open()
         first = max(0, each.prompt_len - each.first_position)
         queries = np.arange(first, len(array), dtype=np.int64) + each.first_position
-        newest = queries // options.tokens
+        newest = positions_of(queries + 1, options.unit) - 1
         if counted and len(newest):
             place = f"{path}: request {each.request!r}"
             doubt = doubt_of_tokens(array[first:, 0], newest + 1, place, options.tokens)

@@ -17,9 +17,10 @@ from hisparse_sim.simulator.replay.modes.mode import ModeReplay, Request, Rules
 from hisparse_sim.simulator.replay.modes.sglang import EPOCH_CLOCK, SGLANG
 from hisparse_sim.simulator.replay.modes.vllm import VLLM
 from hisparse_sim.simulator.replay.ranking import check_without_ranks
-from hisparse_sim.traces import Demand, Trace
+from hisparse_sim.traces import Demand, Trace, TraceError
 from hisparse_sim.traces.drafts import check_accepted, drafted
 from hisparse_sim.traces.file.metadata import MOST_QUERIES
+from hisparse_sim.traces.file.units import in_blocks, plural, tokens_of
 
 __all__ = ["EPOCH_CLOCK", "RULES", "Mode", "ModeReplay", "Request", "Rules", "mode_of"]
 
@@ -99,7 +100,7 @@ class Mode:
             demand,
             self.queries(trace),
             trace.metadata.top_k,
-            self.resident_tokens,
+            self.resident_tokens // tokens_of(trace.metadata.unit),
             self.rules.start or start,
             seed,
         )
@@ -161,7 +162,8 @@ def mode_of(
 ) -> Mode | None:
     """Return the mode that these rules and settings take, or None for the plain replay.
 
-    Raises ValueError for settings that contradict each other or a trace.
+    Raises ValueError for settings that contradict each other or a trace, TraceError for a trace
+    whose positions these rules do not know.
     """
     if rules not in RULES:
         raise ValueError(f"unknown rules {rules!r}; known are {', '.join(RULES)}")
@@ -179,6 +181,12 @@ def mode_of(
         if own > 1 and acceptance_length is not None:
             raise ValueError(
                 f"{trace.path} says itself what was accepted: leave `acceptance_length` out"
+            )
+        if in_blocks(trace) and (rules != SGLANG.name or (draft_tokens or own) > 1):
+            what = f"{RULES[rules].engine}'s rules are" if rules != SGLANG.name else "drafts are"
+            raise TraceError(
+                f"{trace.path} counts {plural(trace.metadata.unit)}, and {what} of models that"
+                f" select single tokens"
             )
     if acceptance_length is not None:
         if draft_tokens in (None, 1):

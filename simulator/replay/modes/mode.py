@@ -21,7 +21,7 @@ class Request(NamedTuple):
     demand: Demand
     draft_tokens: int  # n
     top_k: int  # largest number of positions in a row
-    resident_tokens: int
+    resident_tokens: int  # in positions of the trace
     start: str
     seed: int
 
