@@ -31,9 +31,11 @@ MADE: list[Plugin] = []  # whose threads have to end with the test
 
 
 @pytest.fixture
-def sglang(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def sglang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """The stand-in's coordinator module, as if it were installed."""
     monkeypatch.syspath_prepend(str(FAKE))
+    # Nobody follows these recordings, to remove their rings.
+    monkeypatch.setattr("hisparse_sim.gpu_replay.engine.watching.SHARED_MEMORY", tmp_path)
     from sglang.srt.managers import hisparse_coordinator
 
     yield hisparse_coordinator
@@ -199,7 +201,6 @@ def test_counting_is_rehearsed_before_the_engine_s_graphs(
     sglang: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What cannot count is off from the start, without a ring left in shared memory."""
-    monkeypatch.setattr("hisparse_sim.gpu_replay.engine.watching.SHARED_MEMORY", tmp_path)
     monkeypatch.setattr(Counters, "count", lambda *_: 1 / 0)
     plugin = made(tmp_path, record=True)
     coordinator = hooked(sglang, plugin)

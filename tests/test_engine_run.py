@@ -4,6 +4,7 @@ a recording loses when a process, a disk or a ring gives out."""
 import errno
 import json
 import os
+import resource
 import shutil
 import signal
 import sys
@@ -21,10 +22,10 @@ from engine_load import Load, Running
 torch = pytest.importorskip("torch")
 
 from hisparse_sim.cli import cli  # noqa: E402
-from hisparse_sim.gpu_replay.engine import events, launching, watching  # noqa: E402
+from hisparse_sim.gpu_replay.engine import events, launching, recording, watching  # noqa: E402
 from hisparse_sim.gpu_replay.engine.launching import Follower, check_server  # noqa: E402
 from hisparse_sim.gpu_replay.engine.options import Options  # noqa: E402
-from hisparse_sim.gpu_replay.engine.recording import Budget, Source  # noqa: E402
+from hisparse_sim.gpu_replay.engine.recording import Budget, Recording, Source  # noqa: E402
 from hisparse_sim.gpu_replay.engine.releases import RELEASES, EngineError  # noqa: E402
 from hisparse_sim.gpu_replay.engine.summary import sum_up  # noqa: E402
 from hisparse_sim.simulator.replay import replay  # noqa: E402
@@ -323,6 +324,78 @@ def test_after_a_jam_new_requests_are_recorded(tmp_path: Path) -> None:
     assert played.requests[-1].steps == 5
 
 
+def test_a_recording_ends_while_it_can_still_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = 4 * 3 * 6  # bytes of a step: three layers of six positions
+    played = Played(tmp_path)
+    played.play(5)
+    monkeypatch.setattr(recording, "free_bytes", lambda folder: 15 * one)
+    played.play(5)
+    found = played.end()
+    assert found["steps"] == played.kept(tmp_path) == 15
+    assert found["stopped"] == recording.NO_ROOM
+    assert found["steps_dropped"] == 5
+
+
+def test_a_disk_that_is_full_from_the_start_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(recording, "Spool", full)
+    played = Played(tmp_path)
+    played.play(4)
+    found = played.end()
+    assert (found["steps"], found["steps_dropped"]) == (0, 8)
+    assert found["stopped"] == "scratch files cannot be written: No space left on device"
+
+
+def test_a_scratch_file_keeps_whole_steps_on_a_full_disk(tmp_path: Path) -> None:
+    """As a full disk does, a limit on the size of files takes a part of a write."""
+    steps = np.arange(30 * 2 * 500, dtype=np.int32).reshape(30, 2, 500)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with Spool(tmp_path / "t", 500, scores=False) as spool:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))
+        try:
+            spool.extend((0, 1), steps[:2])
+            with pytest.raises(OSError, match="File too large"):
+                spool.extend((0, 1), steps[2:4])
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        spool.extend((0, 1), steps[2:3])
+        for layer, demand in enumerate(spool.demands("r", 2000, 500, sort=False, following=False)):
+            assert np.array_equal(demand.positions.reshape(3, 500), steps[:3, layer])
+
+
+def test_events_wait_until_the_disk_takes_them(tmp_path: Path) -> None:
+    writer = events.EventWriter(tmp_path, 1)
+    assert writer.write(events.ENDED, epoch=1)
+    reader = events.EventReader(events.events_path(tmp_path, 1))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (40, hard))
+    try:
+        assert not writer.write(events.ENDED, epoch=2)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert [each["epoch"] for each in reader.read()] == [1]
+    writer.again()
+    assert [each["epoch"] for each in reader.read()] == [2]
+
+
+def test_a_fault_of_the_recorder_leaves_the_server_running(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Recording, "work", lambda _: 1 / 0)
+    server = launching.Server((sys.executable, "-m", "sglang.launch_server"), "0.5.17", "m")
+    monkeypatch.setenv("PYTHONPATH", str(FAKE))
+    status, summary = launching.run_server(server, Options(str(tmp_path), record=True))
+    assert status == 0
+    assert {each["message"] for each in summary["faults"]} == {"division by zero"}
+    assert summary["processes"][0]["steps"] == 90
+
+
 def test_a_full_disk_keeps_finished_requests(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -339,11 +412,11 @@ def test_a_full_disk_keeps_finished_requests(
     monkeypatch.setattr(Spool, "extend", full)
     played.play(3)
     found = played.end()
-    # One request was being written when the disk was full, the other keeps its beginning.
-    assert found["steps"] == played.kept(tmp_path) == 10 + 3
-    assert found["steps_dropped"] == 6 + 3
+    # Both that were being recorded keep their beginnings.
+    assert found["steps"] == played.kept(tmp_path) == 10 + 3 + 3
+    assert found["steps_dropped"] == 3 + 3
     assert found["stopped"] == "scratch files cannot be written: No space left on device"
-    assert len(found["files"]) == 2
+    assert len(found["files"]) == 3
 
 
 def test_a_file_that_cannot_be_written_is_lost_alone_and_said(

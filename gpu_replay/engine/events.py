@@ -4,8 +4,14 @@ A file and not a pipe: nothing blocks if nobody reads, and what was written stay
 """
 
 import json
+import os
+from contextlib import suppress
 from pathlib import Path
+from threading import Lock
 from typing import Any
+
+# The engine's thread writes, and the one that reads the device.
+_writing = Lock()
 
 STARTED, ADMITTED, DIRECT, ENDED, FAULT = "started", "admitted", "direct", "ended", "fault"
 
@@ -19,14 +25,36 @@ def counts_path(folder: Path, process: int) -> Path:
 
 
 class EventWriter:
-    """Appends events; there are a few for every request."""
+    """Appends events; there are a few for every request.
+
+    What a full disk does not take waits in memory and is tried again with the next.
+    """
 
     def __init__(self, folder: Path, process: int) -> None:
         self._path = events_path(folder, process)
+        self._waiting = b""
 
-    def write(self, kind: str, **values: Any) -> None:
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"kind": kind, **values}) + "\n")
+    def write(self, kind: str, **values: Any) -> bool:
+        """Whether it stands in the file."""
+        line = json.dumps({"kind": kind, **values}) + "\n"
+        with _writing:
+            self._waiting += line.encode()
+            return self._try()
+
+    def again(self) -> None:
+        """Try what waits."""
+        with _writing:
+            self._try()
+
+    def _try(self) -> bool:
+        if self._waiting:
+            with suppress(OSError), self._path.open("ab", buffering=0) as file:
+                before = file.seek(0, os.SEEK_END)
+                if file.write(self._waiting) < len(self._waiting):
+                    file.truncate(before)
+                else:
+                    self._waiting = b""
+        return not self._waiting
 
 
 class EventReader:

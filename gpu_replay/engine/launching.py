@@ -156,7 +156,7 @@ def run_server(
     process = subprocess.Popen(server.command, env=options.environment(base))
     with _passed_on(process):
         while process.poll() is None:
-            if not follower.work():
+            if not follower.worked():
                 time.sleep(_IDLE_S)
     status = process.returncode
     follower.close(
@@ -217,6 +217,7 @@ class Follower:
         self._folder, self._source, self.budget = folder, source, budget
         self._readers: dict[Path, events.EventReader] = {}
         self._numbers = count(1)
+        self._failed = False
         self.processes: dict[int, dict[str, Any]] = {}
         self.recordings: dict[int, Recording] = {}
         self.faults: list[tuple[int, str, str]] = []
@@ -235,6 +236,18 @@ class Follower:
             busy |= recording.work()
         return busy
 
+    def worked(self) -> bool:
+        """As `work`, until that fails: then the server is only waited for, and its fault kept."""
+        try:
+            return not self._failed and self.work()
+        except Exception as error:  # of any kind: nobody else waits for the server
+            self._fail(error)
+            return False
+
+    def _fail(self, error: Exception) -> None:
+        self._failed = True
+        self.faults.append((os.getpid(), "recording", str(error) or type(error).__name__))
+
     def _heard(self, process: int, event: dict[str, Any]) -> None:
         kind = event.pop("kind")
         if kind == events.STARTED:
@@ -250,7 +263,10 @@ class Follower:
 
     def close(self, why: str) -> None:
         """The server has ended: take in the rest."""
-        while self.work():
+        while self.worked():
             pass
         for recording in self.recordings.values():
-            recording.close(why)
+            try:
+                recording.close(why)
+            except Exception as error:
+                self._fail(error)

@@ -212,13 +212,11 @@ class Plugin:
         message = str(error) or type(error).__name__
         self.faults.append((part, message))
         logger.error("hisparse-sim: %s is off from here on: %s", part, message, exc_info=error)
-        try:
-            import os
-            from pathlib import Path
+        import os
+        from pathlib import Path
 
-            from hisparse_sim.gpu_replay.engine import events
+        from hisparse_sim.gpu_replay.engine import events
 
-            writer = events.EventWriter(Path(self.options.folder), os.getpid())
-            writer.write(events.FAULT, part=part, message=message)
-        except OSError:
+        writer = events.EventWriter(Path(self.options.folder), os.getpid())
+        if not writer.write(events.FAULT, part=part, message=message):
             logger.error("hisparse-sim: that could not be reported in %s", self.options.folder)

@@ -129,8 +129,12 @@ class RingReader:
 def write_whole(path: Path, values: Any) -> None:
     """Replace a JSON file at once, so that a reader never meets half of it."""
     temporary = path.with_suffix(".new")
-    temporary.write_text(json.dumps(values), encoding="utf-8")
-    temporary.replace(path)
+    try:
+        temporary.write_text(json.dumps(values), encoding="utf-8")
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 class Reader(threading.Thread):

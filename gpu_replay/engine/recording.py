@@ -6,9 +6,11 @@ same calls. Whatever ends the server or this process, finished requests are whol
 """
 
 import json
+import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -31,6 +33,7 @@ from hisparse_sim.traces.files import atomic_path
 COUNTED = "counted"  # the folder of what the server counted, call by call
 WRITERS = 2  # trace files that are written at once
 NOTES = "engine"  # in the notes of a trace: facts about its request
+NO_ROOM = "the disk has no more room than the open requests will take"
 
 
 @dataclass(frozen=True)
@@ -66,7 +69,7 @@ class _Request:
 
     name: str
     start: str
-    spool: Spool
+    spool: Spool | None  # None if there was no room for one
     prompt_len: int = -1
     misses: list[NDArray[np.int32]] = field(default_factory=list)  # [layers] of every step
     spooled_bytes: int = 0
@@ -114,6 +117,7 @@ class Recording:
         self._writing: deque[tuple[_Request, Path, Future[None]]] = deque()
         self._ending: list[tuple[int, int]] = []  # (entries to wait for, epoch)
         self._names: dict[str, int] = {}
+        self._spooled_bytes = 0  # in scratch files
         self.written: list[Path] = []
         self.steps = self.steps_dropped = 0
         self.cut: dict[str, int] = {}
@@ -125,7 +129,11 @@ class Recording:
             seen = self._names[name] = self._names.get(name, 0) + 1
             # A request that was retracted and began again is another one here.
             name = name if seen == 1 else f"{name}.{seen}"
-            spool = Spool(self._folder / "request", self._facts["top_k"], scores=False)
+            spool = None
+            try:
+                spool = Spool(self._folder / "request", self._facts["top_k"], scores=False)
+            except OSError as error:
+                self._no_room(error)
             self._open[event["epoch"]] = _Request(name, event["start"], spool)
         elif event["kind"] == events.DIRECT and event["epoch"] in self._open:
             self._open[event["epoch"]].start = "direct"
@@ -149,45 +157,51 @@ class Recording:
 
     def close(self, why: str) -> None:
         """The server has gone: finish what is open, remove the ring."""
-        self.work()
-        for request in self._open.values():
-            request.cut = request.cut or why
-            self._finish(request)
-        self._open.clear()
-        self._pool.shutdown()
-        while self._writing:
-            self._written_down(*self._writing.popleft())
-        self._ring.path.unlink(missing_ok=True)
+        try:
+            self.work()
+            for request in self._open.values():
+                request.cut = request.cut or why
+                self._finish(request)
+            self._open.clear()
+            self._pool.shutdown()
+            while self._writing:
+                self._written_down(*self._writing.popleft())
+        finally:
+            self._ring.path.unlink(missing_ok=True)
+            for request in [*self._open.values(), *(each[0] for each in self._writing)]:
+                with request.spool or nullcontext():
+                    pass  # a fault came before its file could be written
 
     def _take(self, head: NDArray[np.int64], positions: NDArray[np.int32]) -> None:
         request = self._open.get(int(head[EPOCH]))
         if request is None:
             return
-        size = positions.nbytes
+        size, seq_len, spool = positions.nbytes, int(head[SEQ_LEN]), request.spool
+        if free_bytes(self._folder) < self._spooled_bytes + size:
+            self._budget.full = self._budget.full or NO_ROOM
         if not request.cut and not self._budget.take(size):
             request.cut = self._budget.full
-        seq_len = int(head[SEQ_LEN])
         if request.prompt_len < 0:
             request.prompt_len = seq_len - 1
-        if not request.cut and seq_len != request.prompt_len + request.spool.steps + 1:
+        if not request.cut and spool and seq_len != request.prompt_len + spool.steps + 1:
             request.cut = "a step was missing"
-        if request.cut:
-            request.dropped += 1
-            return
-        try:
-            request.spool.extend(self.layers, positions[None])
-        except OSError as error:
-            self._lose(request, f"scratch files cannot be written: {error.strerror or error}")
-            return
-        request.spooled_bytes += size
-        request.misses.append(head[FACTS:].astype(np.int32))
+        if not request.cut and spool:
+            try:
+                spool.extend(self.layers, positions[None])
+                request.spooled_bytes += size
+                self._spooled_bytes += size
+                request.misses.append(head[FACTS:].astype(np.int32))
+                return
+            except OSError as error:
+                request.cut = self._no_room(error)
+                self._budget.used_bytes -= size
+        request.dropped += 1
 
-    def _lose(self, request: _Request, why: str) -> None:
-        """Give up a request whose scratch file is broken, and take no more from anybody."""
+    def _no_room(self, error: OSError) -> str:
+        """Why nothing more is taken, from nobody."""
+        why = f"scratch files cannot be written: {error.strerror or error}"
         self._budget.full = self._budget.full or why
-        request.cut = why
-        request.dropped += len(request.misses) + 1
-        request.misses.clear()
+        return self._budget.full
 
     def _finish(self, request: _Request) -> None:
         kept = len(request.misses)
@@ -199,8 +213,9 @@ class Recording:
         self._writing.append((request, path, self._pool.submit(self._write, request, path)))
 
     def _written_down(self, request: _Request, path: Path, written: Future[None]) -> None:
-        with request.spool:
+        with request.spool or nullcontext():
             self._budget.used_bytes -= request.spooled_bytes
+            self._spooled_bytes -= request.spooled_bytes
             try:
                 written.result()
                 if request.misses:
@@ -208,14 +223,15 @@ class Recording:
                     self._budget.used_bytes += path.stat().st_size
                     self.written.append(path)
             except (OSError, TraceError) as error:
-                self._lose(request, str(error))
-                request.dropped -= 1  # no step is in hand here
+                self._budget.full = self._budget.full or str(error)
+                request.cut = str(error)
+                request.dropped += len(request.misses)
         self.steps_dropped += request.dropped
         if request.cut:
             self.cut[request.cut] = self.cut.get(request.cut, 0) + 1
 
     def _write(self, request: _Request, path: Path) -> None:
-        if not request.misses:
+        if request.spool is None or not request.misses:
             return
         facts = self._facts
         notes = {
@@ -261,6 +277,12 @@ def _counted(request: _Request, layers: Sequence[int]) -> pa.Table:
             "misses": misses.reshape(-1),
         }
     )
+
+
+def free_bytes(folder: Path) -> int:
+    """What may still be written there."""
+    found = os.statvfs(folder)
+    return found.f_bavail * found.f_frsize
 
 
 def read_counts(folder: Path) -> list[dict[str, Any]]:

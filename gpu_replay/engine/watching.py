@@ -9,6 +9,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -50,8 +51,7 @@ class Watch:
 
         `failed(what, error)` is called for faults of the reading thread.
 
-        Raises EngineError for what is not counted: other layouts than latent attention's, and
-        speculative decoding.
+        Raises EngineError for other layouts than latent attention's, and speculative decoding.
         """
         if coordinator.is_dsv4_hisparse or getattr(coordinator, "is_m3_hisparse", False):
             raise EngineError(
@@ -222,11 +222,13 @@ class Watch:
         if now - self._since < COUNTING_WAIT_S:
             return
         self._since = now
+        self._events.again()
         found = self.counted()
         if found != self._written:
-            self._written = found
-            write_whole(events.counts_path(self._folder, self.process), found)
             self.metrics.show(found["by_layer"])
+            with suppress(OSError):  # a full disk: again in a second
+                write_whole(events.counts_path(self._folder, self.process), found)
+                self._written = found
 
     def counted(self) -> dict[str, Any]:
         """All counts as they are now, ready for JSON."""

@@ -65,7 +65,7 @@ class Spool:
         self, layers: tuple[int, ...], positions: NDArray[Any], scores: NDArray[Any] | None = None
     ) -> None:
         """As `append`, with the next steps of all layers, ascending, as one array: [steps, layers,
-        width]."""
+        width]. After an OSError the steps before are there and can be read."""
         if self.steps == 0:
             self.layers = layers
         if layers != self.layers or not layers:
@@ -99,18 +99,26 @@ class Spool:
             )
 
     def _layer(self, file: IO[bytes], index: int, dtype: Any) -> Any:
-        file.flush()
         shape = (self.steps, len(self.layers), self.width)
         return np.array(np.memmap(file, dtype, "r", shape=shape)[:, index])
 
 
 def _beside(path: Path) -> IO[bytes]:
     folder = path.parent if path.parent.is_dir() else None
-    return tempfile.TemporaryFile(dir=folder, prefix=f".{path.stem}-")
+    # Without a buffer: on a full disk it could be neither written nor given up.
+    return tempfile.TemporaryFile(dir=folder, prefix=f".{path.stem}-", buffering=0)
 
 
 def _append(file: IO[bytes], block: Any, dtype: Any) -> None:
-    file.write(np.ascontiguousarray(block, dtype).data)
+    """Write all of it or none."""
+    before = file.seek(0, os.SEEK_END)
+    rest = np.ascontiguousarray(block, dtype).reshape(-1).view(np.uint8).data
+    try:
+        while len(rest):
+            rest = rest[file.write(rest) :]
+    except OSError:
+        file.truncate(before)
+        raise
 
 
 def _given(block: Ranked) -> NDArray[np.float16]:
