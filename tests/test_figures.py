@@ -93,6 +93,26 @@ def test_miss_ratio_has_a_line_per_policy(swept: hs.Sweep) -> None:
     assert axes.figure.get_supxlabel() == "synthetic trace t"
 
 
+def test_many_sizes_have_ticks_at_powers_of_two(swept: hs.Sweep) -> None:
+    few: Any = figures.miss_ratio(swept.rows)
+    assert few.get_xticks().tolist() == [8, 16, 24]
+    own = swept.rows[swept.rows["buffer"] == 8]
+    sizes = [own.assign(buffer=size) for size in range(10, 67, 4)]
+    many: Any = figures.miss_ratio(pd.concat(sizes))
+    assert many.get_xticks().tolist() == [16, 32, 64]
+
+
+def test_a_legend_of_curves_names_policies_and_buffers_once(swept: hs.Sweep) -> None:
+    trace = swept.pieces[0].trace
+    curves = hs.curve(trace, ["lru", "fifo", "belady"], [8, 16], window=4).rows
+    axes: Any = figures.rolling_misses(curves)
+    assert labels(axes) == ["LRU", "FIFO", "MIN", "B = 8", "B = 16"]
+    means = [line for line in axes.lines if len(line.get_xdata()) and line.get_linewidth() > 1]
+    assert len({(line.get_color(), line.get_linestyle()) for line in means}) == len(means) == 6
+    alone: Any = figures.rolling_misses(curves[curves["policy"] == "lru"])
+    assert labels(alone) == ["B = 8", "B = 16"]
+
+
 def test_dots_carry_the_excess_and_the_spread_of_layers(swept: hs.Sweep) -> None:
     axes: Any = figures.policy_dots(swept.rows)
     sums = totals(swept.rows)
@@ -181,6 +201,10 @@ def test_plans_show_what_runs_and_the_front() -> None:
     points = [points.get_offsets().tolist() for points in axes.collections]
     assert points == [[[40, 100], [50, 150]], [[45, 90]]]
     assert [text.get_text() for text in axes.texts] == ["R 1", "R 2"]
+    marked: Any = figures.plan_pareto(CANDIDATES.assign(best=[False, False, True, False]))
+    assert labels(marked) == ["B = 8", "B = 16", "front", "recommended"]
+    assert marked.collections[-1].get_offsets().tolist() == [[45, 90]]
+    assert sorted(text.get_text() for text in marked.texts) == ["R 1", "R 1", "R 2"]
     with pytest.raises(ValueError, match="nothing to draw"):
         figures.plan_pareto(CANDIDATES[CANDIDATES["requests"] == 0])
 

@@ -38,7 +38,9 @@ def value(rows: pd.DataFrame, measure: str, layer: int, at: int | None = None) -
 
 
 def points(line: Any) -> dict[float, float]:
-    return dict(zip(line.get_xdata(), line.get_ydata(), strict=True))
+    """What is drawn; lines have gaps where a layer was not sampled."""
+    places = zip(line.get_xdata(), line.get_ydata(), strict=True)
+    return {x: y for x, y in places if y == y}
 
 
 def line_of(axes: Any, name: str) -> dict[float, float]:

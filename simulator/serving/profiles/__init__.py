@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from reprlib import repr as clipped
@@ -151,9 +152,7 @@ def read_profiles(section: str, path: str | Path | None = None) -> dict[str, Pro
 
     Raises ProfileError if the file cannot be read within the bounds of `traces.documents`.
     """
-    file = f"{section}.toml"
-    shipped = (files(__name__) / file).read_text(encoding="utf-8")
-    profiles = _profiles(parse_toml(shipped, file), file, section)
+    profiles = dict(_shipped(section))
     if path is not None:
         try:
             given = read_toml(path)
@@ -161,6 +160,13 @@ def read_profiles(section: str, path: str | Path | None = None) -> dict[str, Pro
             raise ProfileError(str(error)) from None
         profiles |= _profiles(given, str(path), section)
     return profiles
+
+
+@cache  # asked for by every estimate of a plan; a Profile is not changed
+def _shipped(section: str) -> dict[str, Profile]:
+    file = f"{section}.toml"
+    text = (files(__name__) / file).read_text(encoding="utf-8")
+    return _profiles(parse_toml(text, file), file, section)
 
 
 def find_profile(section: str, name: str, path: str | Path | None = None) -> Profile:

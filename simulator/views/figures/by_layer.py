@@ -126,6 +126,8 @@ def _by_layer(
     name: str,
 ) -> None:
     own = rows[rows["measure"] == measure].groupby("layer")["value"].mean()
+    # A gap for layers that were not sampled: lines join neighbours.
+    own = own.reindex(range(int(own.index.min()), int(own.index.max()) + 1))
     axes.plot(
         own.index,
         100 * own,

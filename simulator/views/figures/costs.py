@@ -103,8 +103,9 @@ def plan_pareto(
 ) -> "Axes":
     """Draw the candidates of a plan: tokens per second over time per token; upper left is better.
 
-    A colour and marker per buffer, the area by pinned host memory, the ratio beside points that no
-    other beats in both, as far as there is room. `candidates`: `Plan.candidates` or `Plan.pareto`;
+    A colour and marker per buffer, the area by pinned host memory, a ring around the recommended
+    one, the ratio beside it and beside points that no other beats in both, as far as there is room.
+    `candidates`: `Plan.candidates` or `Plan.pareto`;
     those that cannot run are left out. Raises ValueError if none can, or for several plans."""
     _need(candidates, "buffer ratio requests tokens_per_s tpot_ms host_gb", "the plan figure")
     able = candidates[candidates["requests"] > 0]
@@ -145,12 +146,24 @@ def plan_pareto(
             zorder=0,
             label="front",
         )
-        axes.margins(x=0.12, y=0.08)  # room for the first label
-        for row in _apart(front, axes).to_dict("records"):
+        marked = able[able["best"].eq(True)] if "best" in able else able[:0]
+        if len(marked):
+            axes.scatter(
+                marked["tpot_ms"],
+                marked["tokens_per_s"],
+                s=120,
+                facecolors="none",
+                edgecolors="black",
+                linewidth=1.2,
+                label="recommended",
+            )
+        axes.margins(x=0.15, y=0.12)  # room for the first label
+        told = pd.concat([marked, front]).drop_duplicates(["buffer", "ratio"])
+        for row in _apart(told, axes).to_dict("records"):
             axes.annotate(
                 f"R {row['ratio']:g}",
                 (row["tpot_ms"], row["tokens_per_s"]),
-                xytext=(-4, 4),
+                xytext=(-6, 5),
                 textcoords="offset points",
                 ha="right",
                 fontsize=6.5,
@@ -164,7 +177,7 @@ def plan_pareto(
 
 
 def _apart(front: pd.DataFrame, axes: "Axes") -> pd.DataFrame:
-    """Return the points of a front whose labels do not overlap, from the left."""
+    """Return the points whose labels do not overlap those before them."""
     (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
     places = zip(
         (front["tpot_ms"] - left) / (right - left),
@@ -174,7 +187,7 @@ def _apart(front: pd.DataFrame, axes: "Axes") -> pd.DataFrame:
     taken: list[tuple[float, float]] = []
     kept = []
     for x, y in places:
-        kept.append(all(x - a >= _LABEL_WIDE or abs(y - b) >= _LABEL_HIGH for a, b in taken))
+        kept.append(all(abs(x - a) >= _LABEL_WIDE or abs(y - b) >= _LABEL_HIGH for a, b in taken))
         taken += [(x, y)] * kept[-1]
     return front[kept]
 

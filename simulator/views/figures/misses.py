@@ -67,16 +67,14 @@ def rolling_misses(
         lines = curves.groupby(by, sort=False)
         layers = int(curves["layers"].max())
         banded = layers > 1 and lines.ngroups <= _MOST_BANDS
-        axes = axes or new_axes(7.2, max(3.6, 1.2 + 0.17 * lines.ngroups))
+        axes = axes or new_axes(7.2, 3.6)
         look = looks(policies)
-        dashes: dict[tuple[str, ...], Any] = {}
+        dashes: dict[str, Any] = {}
         for of, line in lines:
             buffer, policy, *series = map(str, of)
             colour = look[policy].colour
-            dash = dashes.setdefault((buffer, *series), DASHES[len(dashes) % len(DASHES)])
-            slots = f"B = {int(buffer):,}"
-            name = slots if len(policies) == 1 else f"{named(policy)}, {slots}"
-            name = "\n".join([name, *map(shortened, series)])
+            name = "\n".join([f"B = {int(buffer):,}", *map(shortened, series)])
+            dash = dashes.setdefault(name, DASHES[len(dashes) % len(DASHES)])
             if banded:
                 axes.fill_between(
                     line["step"], line["p10"], line["p90"], color=colour, alpha=0.12, linewidth=0
@@ -88,11 +86,17 @@ def rolling_misses(
                 line[drawn],
                 color=colour,
                 linestyle=dash,
-                label=name,
                 marker=look[policy].marker if len(policies) > 1 else None,
                 markevery=max(1, len(line) // _MARKS),
                 markersize=4,
             )
+        # Colours and marks are policies, dashes are buffers: an entry for each, not for each pair.
+        for policy in policies if len(policies) > 1 else ():
+            colour, _, marker, _ = look[policy]
+            axes.plot([], [], color=colour, marker=marker, markersize=4, label=named(policy))
+        for name, dash in dashes.items():
+            colour = look[policies[0]].colour if len(policies) == 1 else "0.3"
+            axes.plot([], [], color=colour, linestyle=dash, label=name)
         axes.set_xlabel("decode step")
         what = "swap-in, µs" if timed else "misses"
         axes.set_ylabel(f"{what} per step and layer\n(mean of the last {window} steps)")

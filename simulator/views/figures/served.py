@@ -61,7 +61,7 @@ def percentiles(
         axes.set_xlabel("concurrent requests")
         what = {"tpot": "time per output token (ms)", "ttft": "time to first token (s)"}[of]
         axes.set_ylabel(what)
-        titled(axes, f"{what[0].upper()}{what[1:]}, simulated")
+        titled(axes, f"{what[0].upper()}{what[1:]}, modelled")
         legend_beside(axes, "median,\nto p99")
         put_origin(axes, origin(rows))
     return axes
@@ -91,7 +91,7 @@ def time_shares(
         axes.set_xlim(0, 100)
         axes.grid(axis="y", visible=False)
         axes.set_xlabel("share of the time (%)")
-        titled(axes, "Where the time goes, simulated")
+        titled(axes, "Where the time goes, modelled")
         legend_beside(axes)
         put_origin(axes, origin(rows))
     return axes

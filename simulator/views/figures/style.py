@@ -195,11 +195,16 @@ def closed_loops(rows: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
 
 
 def powers_of_two(axes: "Axes", places: Sequence[float]) -> None:
-    """Scale the x axis by powers of two, with ticks where something was simulated."""
+    """Scale the x axis by powers of two, with ticks where something was replayed or modelled, and
+    at the powers of two if that is nearly everywhere."""
     if len(places) > 1:
         axes.set_xscale("log", base=2)
+    if len(places) > _MOST_TICKS:
+        low, high = math.ceil(math.log2(min(places))), math.floor(math.log2(max(places)))
+        places = [2**power for power in range(low, high + 1)]
     ticks = [math.log2(place) for place in places]
-    axes.set_xticks(places, spaced(ticks, [f"{place:,g}" for place in places], 0.09))
+    names = [f"{place:,g}" for place in places]
+    axes.set_xticks(places, spaced(ticks, names, 0.025 * max(map(len, names), default=1)))
     axes.minorticks_off()
 
 
@@ -221,6 +226,7 @@ def legend_beside(axes: "Axes", title: str = "") -> None:
     )
 
 
+_MOST_TICKS = 10  # that each have a name
 _LETTERS_OF_COLUMN = 52  # of a legend that fits above a column
 
 

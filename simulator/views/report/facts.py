@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from hisparse_sim.simulator.mrc.names import COMPULSORY
+from hisparse_sim.simulator.replay.metrics import blocks_of
 from hisparse_sim.simulator.replay.totals import totals
 from hisparse_sim.simulator.views.palette import OPTIMUM, named
 from hisparse_sim.simulator.views.report import data, findings, titles
@@ -58,6 +59,8 @@ def of_series(rows: pd.DataFrame, best: Mapping[str, Any] | None) -> list[Fact]:
         f"{rows['trace'].iloc[0]} ({kinds}), replayed: {steps:,} pairs of layer and step,"
         f" {findings.covered(rows)}."
     )
+    if blocks := blocks_of(rows):
+        source += f" Positions and slots are {blocks}: no cost is computed."
     return [*found, Fact("Source", source, "provenance")]
 
 
@@ -128,7 +131,11 @@ def _buffer(rows: pd.DataFrame, sums: pd.DataFrame) -> str:
         return f"{size:,} slots: {percent(own[size], 1)} misses{runs}"
 
     near = [costs(size) for size in (*sizes[at + 1 : at + 2], *sizes[max(0, at - 1) : at])]
-    whose = " (the engine's default)" if buffer == findings.ENGINE_BUFFER else ""
+    whose = (
+        " (the engine's default)"
+        if buffer == findings.ENGINE_BUFFER and not blocks_of(rows)
+        else ""
+    )
     said = "; ".join([costs(buffer).replace(" slots", f" slots{whose}", 1), *near])
     return f"{said}. A plan weighs them."
 
