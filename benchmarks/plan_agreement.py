@@ -25,7 +25,8 @@ COMPARED = ("tokens_per_s", "tpot_p50_ms", "tpot_p99_ms", "ttft_p50_s")
 
 
 def draw(number: int) -> list[str]:
-    """Options of a plan: co-located or apart, lengths alike or spread, closed or open loop."""
+    """Options of a plan: co-located or apart, lengths alike or spread, closed or open loop, with
+    and without speculative decoding."""
     pick = random.Random(number)
     options: dict[str, Any] = {
         "model": pick.choice(["glm-5.1", "glm-5.2", "deepseek-v3.2"]),
@@ -48,6 +49,11 @@ def draw(number: int) -> list[str]:
         options["max-ttft-s"] = pick.choice([5, 30, 120, 600])
     if pick.random() < 0.5:
         options["percentile"] = pick.choice([50, 90, 99])
+    if pick.random() < 0.3:
+        rows = pick.choice([2, 3, 4])
+        options |= {"draft-tokens": rows, "acceptance-length": pick.choice([1.5, 0.8 * rows])}
+        if pick.random() < 0.5:
+            options["union-misses"] = pick.choice([1, 1.4])
     words = []
     for name, value in options.items():
         words += [f"--{name}"] if value is None else [f"--{name}", str(value)]
@@ -103,6 +109,7 @@ def main(settings: int) -> None:
     found = [row["of_the_best_candidate"] for row in rows if "of_the_best_candidate" in row]
     summary = {
         "settings": settings,
+        "with_drafts": sum("--draft-tokens" in row["plan"] for row in rows),
         "with_a_recommendation": len(served),
         "largest_difference": max(row["largest_difference"] for row in served),
         "targets_missed": sum(not row["targets_met"] for row in served),
