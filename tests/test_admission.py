@@ -14,13 +14,13 @@ from hisparse_sim.simulator.serving.admission import (
     decode,
     hold,
     let_go,
-    logical_used,
     make_ranks,
     make_room,
     plan_chunks,
     pop,
     push,
     start,
+    used,
     waits,
 )
 from hisparse_sim.simulator.serving.engines import load_engine
@@ -67,7 +67,7 @@ def test_rank_takes_pages() -> None:
     push(state, 0, 0)
     push(state, 0, 1)
     assert chunks(state) == [(0, 0, 100), (1, 0, 50)]
-    assert logical_used(state, 0, 0) == 256
+    assert used(state, 0, 0)[0] == 256
     assert chunks(state) == [(1, 50, 100)]
 
 

@@ -26,7 +26,7 @@ from hisparse_sim.simulator.serving.models import load_model
 from hisparse_sim.simulator.serving.plan import make_plan
 from hisparse_sim.simulator.serving.prediction import Setting
 from hisparse_sim.simulator.serving.served import serve
-from hisparse_sim.simulator.serving.serving_rows import serve_all, serve_one
+from hisparse_sim.simulator.serving.serving_rows import ServedOnce, serve_all, serve_one
 from hisparse_sim.simulator.serving.steptimes import LAYOUTS, load_step_times
 from hisparse_sim.simulator.serving.workload import Workload
 from hisparse_sim.simulator.serving.worth import break_even, on_link, policy_value, scale_misses
@@ -83,7 +83,7 @@ def test_swap_in_near_the_measured_points() -> None:
 
     def us(requests: int, misses: float, most: float | None = None) -> float:
         busiest = misses if most is None else most
-        return float(swap_in(requests, np.array([misses]), np.array([busiest]))[0])
+        return float(swap_in(np.array([requests]), np.array([misses]), np.array([busiest]))[0])
 
     assert us(1, 1024) == pytest.approx(122, rel=0.1)
     assert 43 * 0.9 < us(1, 256) < 50 * 1.1
@@ -241,7 +241,7 @@ def test_small_load_needs_no_hisparse() -> None:
 def test_break_even_is_where_serve_crosses() -> None:
     # With lengths as they are asked for: unequal ones cross elsewhere than equal ones.
     for aim in (AIM, replace(AIM, range_ratio=0.3)):
-        found = break_even(setting(ratio=4), aim)
+        found = break_even(setting(ratio=4), aim, ServedOnce())
         assert found is not None
         for clients, ahead in ((found - 8, False), (found, True)):
             load = replace(aim, concurrency=clients)
@@ -254,12 +254,12 @@ def test_break_even_is_where_serve_crosses() -> None:
 
 def test_break_even_never() -> None:
     slow = scale_misses(setting(), 20)
-    assert break_even(slow, AIM) is None
+    assert break_even(slow, AIM, ServedOnce()) is None
 
 
 def test_better_eviction_and_faster_link_give_more() -> None:
     one = setting()
-    worth = policy_value(one, AIM, made_up, ["lru", "belady"])
+    worth = policy_value(one, AIM, made_up, ["lru", "belady"], ServedOnce())
     assert worth["more_tokens"].iloc[0] == 0 < worth["more_tokens"].iloc[1]
     linked = on_link(one, load_hardware("gh200"))
     assert linked.steady_tokens_per_s(32_768, 8192, 14) > one.steady_tokens_per_s(32_768, 8192, 14)

@@ -296,7 +296,7 @@ def test_exposure_by_hand() -> None:
 @pytest.mark.parametrize("lengths", [(1000, 20_000), (5000, 60_000), (1000, 2000)])
 def test_a_batch_misses_as_its_requests_do(lengths: tuple[int, int]) -> None:
     # A miss takes 1 us. At 8,192 tokens, half of them outside the buffer, 200 are missed.
-    def each(requests: int, mean: Floats, most: Floats) -> Floats:
+    def each(requests: Floats, mean: Floats, most: Floats) -> Floats:
         return mean
 
     one = Exposure("hisparse", GLM, 4096, replayed(200.0), each)

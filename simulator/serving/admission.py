@@ -234,41 +234,28 @@ def missing_context(state: State, r: int, after: float) -> float:
 
 
 @rule
-def logical_used(state: State, r: int, after: int) -> int:
-    """Tokens in pages, `after` steps from now."""
-    rank, used = state.ranks[r], 0
-    for i in range(rank.running):
-        used += pages(rank.clock + after - state.requests[state.running[r, i]].birth)
-    for i in range(rank.pending):
-        request = state.requests[state.pending[r, i]]
-        used += pages(request.prompt + request.generated)
-    return used
-
-
-@rule
-def device_used(state: State, r: int, after: int) -> int:
-    """The same in the device pool."""
-    rank, used = state.ranks[r], 0
-    buffer = rank.device_buffer_size
-    if buffer == 0:
-        return logical_used(state, r, after)
+def used(state: State, r: int, after: int) -> tuple[int, int]:
+    """Tokens in pages, `after` steps from now: in the logical pool, and in the device pool."""
+    rank, logical, device = state.ranks[r], 0, 0
+    buffer, scratch = rank.device_buffer_size, rank.scratch_tokens
     for i in range(rank.running):
         length = rank.clock + after - state.requests[state.running[r, i]].birth
-        used += device_tokens(length, buffer, rank.scratch_tokens)
-    if rank.role == DECODE:  # a buffer is made when its request joins
-        return used
+        logical += pages(length)
+        device += device_tokens(length, buffer, scratch)
     for i in range(rank.pending):
         request = state.requests[state.pending[r, i]]
-        used += pages(request.prompt + request.generated) + rank.scratch_tokens
-    return used
+        held = pages(request.prompt + request.generated)
+        logical += held
+        if rank.role != DECODE:  # where a buffer is made when its request joins
+            device += held + scratch
+    return logical, (device if buffer > 0 else logical)
 
 
 @rule
 def fits(state: State, r: int, after: int) -> bool:
     rank = state.ranks[r]
-    if logical_used(state, r, after) > rank.logical_tokens:
-        return False
-    return bool(rank.device_buffer_size == 0 or device_used(state, r, after) <= rank.device_tokens)
+    logical, device = used(state, r, after)
+    return bool(logical <= rank.logical_tokens and device <= rank.device_tokens)
 
 
 @rule
@@ -304,10 +291,11 @@ def refusal(state: State, r: int, number: int) -> int:
     if rank.running + rank.pending == 0:
         return ADMITTED  # its output was cut on arrival
     tokens = request.prompt + request.generated
-    free_logical = rank.logical_tokens - logical_used(state, r, 0)
+    logical, device = used(state, r, 0)
+    free_logical = rank.logical_tokens - logical
     free, scarce = free_logical, DEVICE_POOL
     if rank.device_buffer_size > 0:
-        free_device = rank.device_tokens - device_used(state, r, 0)
+        free_device = rank.device_tokens - device
         if rank.scratch_tokens > 0:  # and the rest of a whole buffer
             missing = max(rank.device_buffer_size + PAGE_TOKENS - pages(tokens), 0)
             free_device -= rank.scratch_tokens + missing
@@ -437,7 +425,8 @@ def reservation_refusal(state: State, r: int, number: int) -> int:
         return ADMITTED
     buffer = rank.device_buffer_size
     buffers = (rank.pending + 1) * (buffer + PAGE_TOKENS + rank.scratch_tokens)
-    if buffer > 0 and buffers > rank.device_tokens - device_used(state, r, 0):
+    logical, device = used(state, r, 0)
+    if buffer > 0 and buffers > rank.device_tokens - device:
         return DEVICE_POOL
     held, longest = 0, 0
     for i in range(rank.running):
@@ -450,7 +439,7 @@ def reservation_refusal(state: State, r: int, number: int) -> int:
     if not resumed:
         needed = max(needed, tokens + min(request.output, CLIP_NEW_TOKENS) - held)
         kept = max(kept, longest - held)
-    if needed <= rank.logical_tokens - logical_used(state, r, 0) - kept:
+    if needed <= rank.logical_tokens - logical - kept:
         return ADMITTED
     return LOGICAL_POOL if buffer > 0 else DEVICE_POOL
 

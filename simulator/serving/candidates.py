@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from itertools import count
 from math import ceil, floor
 from typing import Any
 
@@ -15,7 +15,7 @@ from hisparse_sim.simulator.serving.deployment import pinned_bytes
 from hisparse_sim.simulator.serving.estimate import estimate
 from hisparse_sim.simulator.serving.launch import launch_flags
 from hisparse_sim.simulator.serving.prediction import Setting
-from hisparse_sim.simulator.serving.serving_rows import serve_one
+from hisparse_sim.simulator.serving.serving_rows import ServedOnce
 
 NEARLY_EQUAL = 0.01  # closer rates count as equal: the smaller memory wins
 FINALISTS = 8  # with the best estimates: served at once, and as many again while none will do
@@ -32,6 +32,7 @@ class Candidates:
     settings: list[Setting]
     aim: Aim
     progress: Progress | None = None
+    served: ServedOnce = field(default_factory=ServedOnce)
     rows: dict[int, dict[str, Any]] = field(default_factory=dict)  # by place in `settings`
 
     def __post_init__(self) -> None:
@@ -41,16 +42,17 @@ class Candidates:
     def serve(self, places: Iterable[int]) -> None:
         """Serve those that were not served yet."""
         new = [i for i in dict.fromkeys(places) if i not in self.rows and i in self.able]
-        with ThreadPoolExecutor() as pool:  # the event loop holds no lock of Python's
-            for i, row in zip(new, pool.map(self._row, new), strict=True):
-                self.rows[i] = row
-                if self.progress:
-                    self.progress(len(self.rows), max(len(self.rows), len(new)))
+        before, done = len(self.rows), count(1)
 
-    def _row(self, place: int) -> dict[str, Any]:
-        setting = self.settings[place]
-        row = self.describe(place) | serve_one(setting, self.aim)
-        return row | {"batch": round(row["running"] / (setting.ranks * setting.instances))}
+        def report() -> None:
+            if self.progress:
+                self.progress(before + next(done), before + len(new))
+
+        found = self.served.rows([self.settings[i] for i in new], self.aim, report)
+        for i, row in zip(new, found, strict=True):
+            setting = self.settings[i]
+            batch = round(row["running"] / (setting.ranks * setting.instances))
+            self.rows[i] = self.describe(i) | row | {"batch": batch}
 
     def describe(self, place: int) -> dict[str, Any]:
         """What is known of a candidate before it is served: what it is, what it pins, how many

@@ -29,9 +29,7 @@ from hisparse_sim.simulator.serving.admission import (
     PREFILL,
     State,
     decode,
-    device_used,
     let_go,
-    logical_used,
     make_room,
     mean_context,
     missing_context,
@@ -40,6 +38,7 @@ from hisparse_sim.simulator.serving.admission import (
     reserve,
     start,
     steps_until_full,
+    used,
     waits,
 )
 from hisparse_sim.simulator.serving.step_tables import (
@@ -285,8 +284,9 @@ def begin(state: State, tables: StepTables, i: int, context_steps: int, queue_st
             if until > totals.now:
                 ready = min(ready, until)
         running += rank.running
-        totals.peak_device = max(totals.peak_device, device_used(state, r, 0))
-        totals.peak_logical = max(totals.peak_logical, logical_used(state, r, 0))
+        logical, device = used(state, r, 0)
+        totals.peak_logical = max(totals.peak_logical, logical)
+        totals.peak_device = max(totals.peak_device, device)
     if prefills:
         instance.doing = PREFILLING
         instance.steps = 1

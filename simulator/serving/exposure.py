@@ -27,8 +27,8 @@ MODE_SUMMARIES = {
 }
 
 Floats = NDArray[np.float64]
-# (requests, their mean misses, misses of the one with most) -> us; arrays [contexts, layers]
-SwapIn = Callable[[int, Floats, Floats], Floats]
+# (requests, their mean misses, misses of the one with most) -> us; arrays that broadcast
+SwapIn = Callable[[Floats, Floats, Floats], Floats]
 
 
 @dataclass(frozen=True)
@@ -89,25 +89,23 @@ class Exposure:
         outside = 1 - self.device_buffer_size / np.maximum(context, self.device_buffer_size)
         return outside / (1 - self.device_buffer_size / self.replayed.context)
 
-    def waits_us(self, requests: int, context: Floats, attention_us: Floats) -> Floats:
-        """[c] copying time of a decode step of a rank that no compute of other layers hides, for
+    def waits_us(self, requests: Floats, context: Floats, attention_us: Floats) -> Floats:
+        """[n, c] copying time of a decode step of a rank that no compute of other layers hides, for
         each token that it yields.
 
-        `requests` decode on the rank at a mean `context` [c], all longer than the buffer;
-        `attention_us` [c] is the attention of the step, all layers together.
+        So many `requests` [n] decode on the rank at a mean `context` [c], all longer than the
+        buffer; `attention_us` [n, c] is the attention of the step, all layers together.
         """
-        if not self.copies or requests == 0:
-            return np.zeros_like(context)
+        if not self.copies:
+            return np.zeros((len(requests), len(context)))
         assert self.replayed is not None
         layers, factor = self.model.layers, self._context_factor(context)[:, None]
-        waits = self.swap_in(
-            requests,
-            np.asarray(self.replayed.per_layer) * factor,
-            self.replayed.largest_of(requests) * factor,
-        )
+        mean = np.asarray(self.replayed.per_layer) * factor
+        most = np.stack([self.replayed.largest_of(int(count)) * factor for count in requests])
+        waits = np.broadcast_to(self.swap_in(requests[:, None, None], mean, most), most.shape)
         if self.mode == "overlap":
             step_us = self.accepted * attention_us
-            waits = np.maximum(waits - step_us[:, None] / layers, 0.0)
+            waits = np.maximum(waits - step_us[..., None] / layers, 0.0)
         return layers * self.replayed.over_layers(waits) / self.accepted
 
     def step_us(
@@ -117,8 +115,12 @@ class Exposure:
 
         As `waits_us`, for one context; `compute_us` is the whole step's compute.
         """
-        waits = self.waits_us(requests, np.array([context]), np.array([attention_us]))
-        return step_wait_us(float(waits[0]), self.hideable, compute_us)
+        if requests == 0:
+            return 0.0
+        waits = self.waits_us(
+            np.array([float(requests)]), np.array([context]), np.array([[attention_us]])
+        )
+        return step_wait_us(float(waits[0, 0]), self.hideable, compute_us)
 
 
 @rule

@@ -244,17 +244,17 @@ def swap_in_us(
     own = peak * (cost.miss_ns + entry_bytes * cost.miss_byte_ns)
     # One byte per ns is 1 GB/s.
     every = np.asarray(batch, np.float64) * misses * (link.entry_ns + entry_bytes / link.link_gb_s)
-    copy = cost.first_us + np.cbrt(own**3 + every**3) / 1e3
+    copy = cost.first_us + np.cbrt(own * own * own + every * every * every) / 1e3
     total: npt.NDArray[np.float64] = plan + np.where(misses > 0, copy, 0.0)
     return total
 
 
 def swap_in_on(
     link: Link, kernel: str, device_buffer_size: int, entry_bytes: int
-) -> Callable[[int, Floats, Floats], Floats]:
+) -> Callable[[Floats, Floats, Floats], Floats]:
     """Swap-in time of (requests, mean misses, misses of the busiest) on a link, in us."""
 
-    def swap_in(requests: int, misses: Floats, most: Floats) -> Floats:
+    def swap_in(requests: Floats, misses: Floats, most: Floats) -> Floats:
         return swap_in_us(
             link, kernel, requests, misses, device_buffer_size, entry_bytes, peak=most
         )

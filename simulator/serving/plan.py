@@ -134,7 +134,9 @@ def make_plan(
         ],
         aim,
         progress,
+        without.served,
     )
+    served = without.served
     if setting.steps is None:
         reason = f"rates are not known: {setting.no_steps}; what follows is memory alone"
         table = found.table().assign(best=False)
@@ -158,7 +160,7 @@ def make_plan(
     best = {str(name): value for name, value in table.loc[[place]].to_dict("records")[0].items()}
     gain = _gain(best, base)
     worth_it = gain is None or gain >= 1 or not base["meets"]
-    crossing = None if aim.open_loop else break_even(chosen, aim)
+    crossing = None if aim.open_loop else break_even(chosen, aim, served)
     table.loc[place, "break_even"] = crossing
     best |= {
         "break_even": crossing,
@@ -174,12 +176,14 @@ def make_plan(
         _pareto(table),
         smallest,
         break_even=crossing,
-        sensitivity=miss_sensitivity(chosen, aim),
-        host=host_sensitivity(chosen, aim),
+        sensitivity=miss_sensitivity(chosen, aim, served),
+        host=host_sensitivity(chosen, aim, served),
         flags=best["flags"],
         prefill_flags=prefill_flags(chosen) if chosen.disaggregated else "",
-        policies=policy_value(chosen, aim, misses_of, dict.fromkeys((policy, *other_policies))),
-        linked=over_link(chosen, aim, linked) if linked else None,
+        policies=policy_value(
+            chosen, aim, misses_of, dict.fromkeys((policy, *other_policies)), served
+        ),
+        linked=over_link(chosen, aim, linked, served) if linked else None,
     )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -76,6 +77,34 @@ def row_of(setting: Setting, aim: Aim, served: Served) -> dict[str, Any]:
         hour = setting.gpus * aim.gpu_hour
         row["cost_per_million"] = hour / (rate * 3600) * 1e6 if rate else float("inf")
     return row
+
+
+class ServedOnce:
+    """Rows of settings at one kind of load, each served once, however often it is asked for.
+
+    Loads may differ in concurrency and number of requests.
+    """
+
+    def __init__(self) -> None:
+        self._known: list[tuple[Setting, int, int | None, dict[str, Any]]] = []
+
+    def rows(
+        self, settings: Sequence[Setting], aim: Aim, served: Callable[[], None] | None = None
+    ) -> list[dict[str, Any]]:
+        """Return the rows, in this order; `served` is called after each setting."""
+        new = [one for one in settings if self._find(one, aim) is None]
+        with ThreadPoolExecutor() as pool:  # the event loop holds no lock of Python's
+            for one, row in zip(new, pool.map(lambda one: serve_one(one, aim), new), strict=True):
+                self._known.append((one, aim.concurrency, aim.requests, row))
+                if served:
+                    served()
+        return [dict(self._find(one, aim) or {}) for one in settings]
+
+    def _find(self, setting: Setting, aim: Aim) -> dict[str, Any] | None:
+        for one, concurrency, requests, row in self._known:
+            if (concurrency, requests) == (aim.concurrency, aim.requests) and one == setting:
+                return row
+        return None
 
 
 def serve_all(

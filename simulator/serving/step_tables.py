@@ -37,8 +37,7 @@ def tabulate(steps: StepTimes, exposure: Exposure, ranks: int, most: int) -> Ste
     context = np.unique(np.concatenate([knots, [buffer], beyond]))
     attention = np.stack([np.interp(context, knots, row) for row in attention])
     wait = np.zeros_like(attention)
-    for batch in range(1, most + 1):
-        wait[batch] = exposure.waits_us(batch, context, attention[batch])
+    wait[1:] = exposure.waits_us(np.arange(1.0, most + 1), context, attention[1:])
     prompt = (0.0, *steps.prefill_tokens)
     return StepTables(
         context,

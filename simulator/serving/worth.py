@@ -1,12 +1,12 @@
 """The value of a setting: compared with none, and with other misses, policies and links.
 
-Every figure comes from serving the setting at the load in question.
+Every figure comes from serving the setting at the load in question; `served` has what was served
+before.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -16,12 +16,12 @@ from hisparse_sim.simulator.serving.aim import Aim
 from hisparse_sim.simulator.serving.hardware import Hardware
 from hisparse_sim.simulator.serving.missing import MissesOf
 from hisparse_sim.simulator.serving.prediction import Setting
-from hisparse_sim.simulator.serving.serving_rows import serve_one
+from hisparse_sim.simulator.serving.serving_rows import ServedOnce
 
 MISSES_TIMES = (0.0, 0.5, 1.0, 1.5, 2.0)
 
 
-def break_even(setting: Setting, aim: Aim) -> int | None:
+def break_even(setting: Setting, aim: Aim, served: ServedOnce) -> int | None:
     """Smallest concurrency, in steps of one request per rank, from which HiSparse is ahead.
 
     Both are served at each concurrency tried, with the lengths of `aim` and four times as many
@@ -32,7 +32,7 @@ def break_even(setting: Setting, aim: Aim) -> int | None:
 
     def ahead(each: int) -> bool:
         load = replace(aim, concurrency=each * ranks, requests=None)
-        ours, theirs = _all([setting, baseline], load)
+        ours, theirs = served.rows([setting, baseline], load)
         return bool(ours["tokens_per_s"] > theirs["tokens_per_s"])
 
     low, high = 0, -(-aim.concurrency // ranks)  # not ahead, ahead
@@ -51,29 +51,34 @@ def scale_misses(setting: Setting, factor: float) -> Setting:
     return replace(setting, misses=setting.misses.times(factor))
 
 
-def miss_sensitivity(setting: Setting, aim: Aim) -> pd.DataFrame:
+def miss_sensitivity(setting: Setting, aim: Aim, served: ServedOnce) -> pd.DataFrame:
     """With the misses scaled: columns misses_times, miss_rate, tokens_per_s, tpot_ms."""
     scaled = [scale_misses(setting, factor) for factor in MISSES_TIMES]
-    table = _table(scaled, aim)
+    table = _table(scaled, aim, served)
     return pd.concat([pd.DataFrame({"misses_times": MISSES_TIMES}), table], axis=1)
 
 
-def host_sensitivity(setting: Setting, aim: Aim) -> pd.DataFrame:
+def host_sensitivity(setting: Setting, aim: Aim, served: ServedOnce) -> pd.DataFrame:
     """With the lowest and the highest rate that the host may give all its GPUs together: columns
     host_gb_s, miss_rate, tokens_per_s, tpot_ms; no rows where no range is known."""
     rates = setting.host_range()
-    table = _table([replace(setting, host_gb_s=rate) for rate in rates], aim)
+    table = _table([replace(setting, host_gb_s=rate) for rate in rates], aim, served)
     return pd.concat([pd.DataFrame({"host_gb_s": rates}), table], axis=1)
 
 
 def policy_value(
-    setting: Setting, aim: Aim, misses_of: MissesOf, policies: Iterable[str]
+    setting: Setting,
+    aim: Aim,
+    misses_of: MissesOf,
+    policies: Iterable[str],
+    served: ServedOnce,
 ) -> pd.DataFrame:
     """With the misses of policies: columns policy, miss_rate, tokens_per_s, tpot_ms, and
     `more_tokens`, tokens/s over those of the first, less 1."""
     names = list(policies)
     size = setting.device_buffer_size
-    table = _table([replace(setting, misses=misses_of(name, size)) for name in names], aim)
+    missing = [replace(setting, misses=misses_of(name, size)) for name in names]
+    table = _table(missing, aim, served)
     table.insert(0, "policy", names)
     if len(table):
         table["more_tokens"] = table["tokens_per_s"] / table["tokens_per_s"].iloc[0] - 1
@@ -92,22 +97,17 @@ def on_link(setting: Setting, hardware: Hardware) -> Setting:
     return replace(setting, deployment=replace(setting.deployment, hardware=linked))
 
 
-def over_link(setting: Setting, aim: Aim, hardware: Hardware) -> dict[str, Any]:
+def over_link(setting: Setting, aim: Aim, hardware: Hardware, served: ServedOnce) -> dict[str, Any]:
     """Over the host link of `hardware`: its name, the link's rate, tokens/s."""
     linked = on_link(setting, hardware)
     return {
         "hardware": hardware.name,
         "link_gb_s": linked.link.bulk_gb_s,
-        "tokens_per_s": serve_one(linked, aim)["tokens_per_s"],
+        "tokens_per_s": served.rows([linked], aim)[0]["tokens_per_s"],
     }
 
 
-def _all(settings: list[Setting], aim: Aim) -> list[dict[str, Any]]:
-    with ThreadPoolExecutor() as pool:  # the event loop holds no lock of Python's
-        return list(pool.map(lambda one: serve_one(one, aim), settings))
-
-
-def _table(settings: list[Setting], aim: Aim) -> pd.DataFrame:
+def _table(settings: list[Setting], aim: Aim, served: ServedOnce) -> pd.DataFrame:
     return pd.DataFrame(
         [
             {
@@ -115,6 +115,6 @@ def _table(settings: list[Setting], aim: Aim) -> pd.DataFrame:
                 "tokens_per_s": row["tokens_per_s"],
                 "tpot_ms": row["tpot_ms"],
             }
-            for one, row in zip(settings, _all(settings, aim), strict=True)
+            for one, row in zip(settings, served.rows(settings, aim), strict=True)
         ]
     )
