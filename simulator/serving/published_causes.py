@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from hisparse_sim.simulator.serving.prediction import Setting
+from hisparse_sim.simulator.serving.profiles import ProfileError
 from hisparse_sim.simulator.serving.published_runs import Runs, load_of
 from hisparse_sim.simulator.serving.served import serve
 from hisparse_sim.simulator.serving.worth import scale_misses
@@ -61,7 +62,8 @@ def _changed(runs: Runs, entry: Mapping[str, Any]) -> Iterator[tuple[str, list[f
 
 def timed(setting: Setting, decode: float, prefill: float) -> Setting:
     """Return the setting whose steps take so many times as long."""
-    steps = setting.known_steps
+    if (steps := setting.steps) is None:  # not `known_steps`: those already count drafts
+        raise ProfileError(setting.no_steps)
     return replace(setting, steps=steps.scaled(steps.hardware, decode, prefill, "to compare"))
 
 
