@@ -28,7 +28,8 @@ def rows() -> dict[str, Reproduced]:
 
 def test_every_figure_has_a_source_and_an_answer(rows: dict[str, Reproduced]) -> None:
     published = read_published()
-    count = sum(len(published[kind]) for kind in ("memory", "serving", "step", "steps", "decode"))
+    kinds = ("memory", "serving", "step", "hidden", "steps", "decode")
+    count = sum(len(published[kind]) for kind in kinds)
     count += len(published["decode"])  # end to end, too
     assert len(rows) == count
     assert all(row.how and row.source for row in rows.values())
@@ -125,6 +126,10 @@ def test_what_is_far_off_has_causes_and_what_was_measured_a_range(
     far = rows["GLM-5.2, 8k/1k, H200, DP attention"].causes
     assert re.search(r"decode time x 2: [\d,]+ \([+-]\d+%\)", far)
     assert "misses" not in far  # without HiSparse there are none
+    drafts = rows["GLM-5, 1k/1k at 1, B200, TP 8, MTP of 4 rows"]
+    slower = re.search(r"decode time x 2: ([\d.]+) ", drafts.causes)
+    assert slower
+    assert float(slower[1]) < drafts.ours
     row = rows["HiSparse, 32k/8k"]
     assert row.host_low < row.ours < row.host_high
     assert "154 GB/s" not in rows["baseline, 32k/8k"].how

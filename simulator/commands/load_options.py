@@ -13,7 +13,8 @@ _FORMER_MODES = {"oracle": "zero-cost"}
 
 def mode_choice(*more: str) -> RenamedChoice:
     """Return the ways in which swap-in and compute overlap, after `more`."""
-    return RenamedChoice([*more, "hisparse", "prefetch", "overlap", "zero-cost"], _FORMER_MODES)
+    modes = ["hisparse", "prefetch", "prefetch-layer", "prefetch-step", "overlap", "zero-cost"]
+    return RenamedChoice([*more, *modes], _FORMER_MODES)
 
 
 load_options = combined(

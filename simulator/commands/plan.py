@@ -49,6 +49,14 @@ from hisparse_sim.traces.terminal import wrote
     callback=several(int),
     help="Ratios to try.  [default: 1 to 20]",
 )
+@click.option(
+    "--resident-tokens",
+    "resident_tokens",
+    multiple=True,
+    callback=several(int),
+    help="Newest tokens of a request that stay on the GPU beside its buffer, numbers to try."
+    "  [default: 0]",
+)
 @click.option("--any-layout", is_flag=True, help="Try every layout, not only --layout.")
 @click.option(
     "--mode",
@@ -64,6 +72,7 @@ from hisparse_sim.traces.terminal import wrote
 def plan(
     buffers: tuple[int, ...] | None,
     ratios: tuple[int, ...] | None,
+    resident_tokens: tuple[int, ...] | None,
     config: str | None,
     candidates: bool,
     form: str | None,
@@ -92,7 +101,7 @@ def plan(
     refuse_without(
         *("a plan, not to --config", config is None),
         "--workload",
-        *("--buffer", "--ratio", "--any-layout", "--candidates"),
+        *("--buffer", "--ratio", "--resident-tokens", "--any-layout", "--candidates"),
         *("--max-tpot-ms", "--max-ttft-s", "--percentile", "--max-miss-rate", "--gpu-hour"),
         *("--rate", "--requests", "--range-ratio", "--seed"),
     )
@@ -114,6 +123,7 @@ def plan(
         found = asking.plan(
             buffers=buffers,
             ratios=ratios,
+            resident_tokens=resident_tokens,
             candidates=candidates,
             progress=counter("candidates served", quiet),
             **asked(options),
@@ -121,6 +131,8 @@ def plan(
     if form != "table":
         say(found.notes, quiet)
     searched = {"buffer": buffers, "ratio": ratios, "candidates": candidates}
+    if resident_tokens is not None:
+        searched["resident_tokens"] = resident_tokens
     again = "" if found.best is None else call_of(serve, _chosen(found.best, options["mode"]))
     if form == "table":
         rows = found.rows(candidates)
@@ -143,6 +155,8 @@ def _chosen(best: Mapping[str, Any], mode: str) -> dict[str, Any]:
         "--ratio": best["ratio"],
         "--layout": best["layout"],
     }
+    if best["resident_tokens"]:
+        chosen["--resident-tokens"] = best["resident_tokens"]
     if best["prefill_instances"]:
         chosen["--prefill-instances"] = best["prefill_instances"]
         chosen["--decode-instances"] = best["decode_instances"]

@@ -33,6 +33,13 @@ _MODES = mode_choice("baseline")
     "--buffer", type=Number(1), default=4096, show_default=True, help="device_buffer_size."
 )
 @click.option("--ratio", type=Number(1), default=4, show_default=True, help="host_to_device_ratio.")
+@click.option(
+    "--resident-tokens",
+    type=Number(0),
+    default=0,
+    show_default=True,
+    help="Newest tokens of a request that stay on the GPU beside its buffer.",
+)
 @policy_option
 @click.option(
     "--concurrency",
@@ -84,10 +91,16 @@ def serve(
     if form == "table":
         before = (
             f"{load_line(served.setting, served.aim, instances=True)};"
-            f" B {options['buffer']:,}, ratio {options['ratio']}, {options['policy']}\n\n"
+            f" B {options['buffer']:,}, ratio {options['ratio']}{_share(options)},"
+            f" {options['policy']}\n\n"
         )
         show_served(served.rows, before, served.setting, served.aim, served.notes, output)
     else:
         seed = options.pop("seed")
         write(served.rows, served.origin, options, form, output, seed)
     wrote(output, options["quiet"])
+
+
+def _share(options: dict[str, Any]) -> str:
+    tokens = options["resident_tokens"]
+    return f", {tokens:,} resident tokens" if tokens else ""

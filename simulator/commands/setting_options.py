@@ -250,6 +250,16 @@ deployment_options = combined(
         help="With --draft-tokens: misses of a step over those of one token.  [default: as many as"
         " the drafts]",
     ),
+    click.option(
+        "--prefetch-recall",
+        type=Real(0, 1),
+        help="With a mode that guesses misses: the share of them that it foresees.",
+    ),
+    click.option(
+        "--prefetch-waste",
+        type=Real(0),
+        help="With --prefetch-recall: copies in vain for each foreseen miss.  [default: 0]",
+    ),
     kernel_option,
     click.option("--profiles", type=click.Path(), help="TOML file with your own profiles."),
     click.option(

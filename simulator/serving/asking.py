@@ -37,6 +37,10 @@ DEFAULT_MODES = ("baseline", "hisparse", "zero-cost")
 DEFAULT_CONCURRENCY = 256  # over all ranks
 OTHER_POLICIES = ("fifo", "lru", "arc", "belady")  # whose misses the best pair is tried with
 LINKED = "gh200"  # the machine whose host link it is tried with
+RESIDENT = (
+    "resident tokens by SGLang's rules, of which no release keeps any; vLLM 0.33 does, by rules of"
+    " its own"
+)
 
 
 @takes_scenario
@@ -45,6 +49,7 @@ def plan(
     concurrency: int | None = None,
     buffers: int | Iterable[int] | None = None,
     ratios: int | Iterable[int] | None = None,
+    resident_tokens: int | Iterable[int] | None = None,
     any_layout: bool = False,
     mode: str = "hisparse",
     policy: str | Policy = "lru",
@@ -74,9 +79,10 @@ def plan(
     concurrency, rate, requests, range_ratio, seed, gpu_hour
         The load, as for `serve`: a closed loop (None: `DEFAULT_CONCURRENCY`), or with `rate` an
         open one.
-    buffers, ratios, any_layout
-        Candidates (None: `DEFAULT_BUFFERS`, `DEFAULT_RATIOS`), in the layout of the scenario or in
-        any that fits the machine.
+    buffers, ratios, resident_tokens, any_layout
+        Candidates (None: `DEFAULT_BUFFERS`, `DEFAULT_RATIOS`, nothing resident), in the layout of
+        the scenario or in any that fits the machine. Resident are the newest tokens of a request,
+        on the GPU beside its buffer.
     mode
         How swap-in and compute overlap.
     max_tpot_ms, max_ttft_s, percentile, max_miss_rate
@@ -116,6 +122,8 @@ def plan(
         aim = aim.of_recorded(recorded, rate is not None or concurrency is not None)
         setting = _with_prefixes(setting, asked, recorded)
         notes += tuple(notes_on(recorded, setting, aim))
+    residents = whole_numbers("resident_tokens", several(resident_tokens) or (0,), 0)
+    notes += (RESIDENT,) * any(residents)
     pairs = None
     if asked.prefill_instances is not None or asked.decode_instances is not None:
         pairs = [(asked.prefill_instances or 1, asked.decode_instances or 1)]
@@ -126,6 +134,7 @@ def plan(
         policy.name,
         whole_numbers("buffers", several(buffers) or DEFAULT_BUFFERS),
         whole_numbers("ratios", several(ratios) or DEFAULT_RATIOS),
+        residents=residents,
         instances=pairs,
         other_layouts=[
             replace(each, prefix_cache=setting.prefix_cache)
@@ -162,6 +171,7 @@ def serve(
     modes: str | Iterable[str] | None = None,
     buffer: int = 4096,
     ratio: int = 4,
+    resident_tokens: int = 0,
     policy: str | Policy = "lru",
     concurrencies: int | Iterable[int] | None = None,
     rate: float | None = None,
@@ -184,6 +194,8 @@ def serve(
         Fields of `Scenario`.
     modes
         Of `exposure.MODES` (None: `DEFAULT_MODES`).
+    resident_tokens
+        Newest tokens of a request that stay on the GPU beside its buffer.
     concurrencies, rate
         Closed loop, one row each (None: `DEFAULT_CONCURRENCY`), or open loop, requests per second.
     requests, range_ratio, seed
@@ -229,6 +241,7 @@ def serve(
         aims = [aim.of_recorded(recorded, given) for aim in aims]
         setting = _with_prefixes(setting, asked, recorded)
         notes += tuple(notes_on(recorded, setting, aims[0]))
+    notes += (RESIDENT,) * bool(resident_tokens)
     rows = serve_all(
         setting,
         misses_of,
@@ -238,6 +251,7 @@ def serve(
         policy.name,
         aims,
         progress,
+        resident_tokens=whole_number("resident_tokens", resident_tokens, 0),
     )
     return Serving(with_origin(origin, rows), setting, aims[0], origin, notes)
 

@@ -64,6 +64,7 @@ class Candidates:
         return {
             "buffer": setting.device_buffer_size if hierarchical else 0,
             "ratio": setting.ratio if hierarchical else 0,
+            "resident_tokens": setting.resident_tokens if hierarchical else 0,
             "layout": setting.deployment.layout.name,
             "prefill_instances": setting.prefill_instances if setting.disaggregated else 0,
             "decode_instances": setting.instances,
@@ -176,6 +177,7 @@ def _coordinates(setting: Setting) -> dict[str, Any]:
     return {
         "buffer": setting.device_buffer_size,
         "ratio": setting.ratio,
+        "resident tokens": setting.resident_tokens,
         "instances": prefill,
         "layout": setting.deployment.layout.name,
     }

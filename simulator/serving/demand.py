@@ -58,11 +58,11 @@ def demand_of(model: Model, context: int) -> Demand:
     return Demand(_trace(profile.name, model.top_k, model.layers, context), note)
 
 
-def demand_beyond(model: Model, context: int, device_buffer_size: int) -> GeneratedTrace:
-    """Return the same for requests longer than the buffer: shorter ones have no misses, and say
-    nothing about requests that grow beyond it."""
-    if context <= device_buffer_size:
-        context = 2 * device_buffer_size
+def demand_beyond(model: Model, context: int, held_tokens: int) -> GeneratedTrace:
+    """Return the same for requests longer than what a GPU holds of them: shorter ones have no
+    misses, and say nothing about requests that grow beyond it."""
+    if context <= held_tokens:
+        context = 2 * held_tokens
     return demand_of(model, context).trace
 
 

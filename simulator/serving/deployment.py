@@ -229,6 +229,7 @@ class Deployment:
         tokens: int,
         output: int = 0,
         scratch_tokens: int = 0,
+        resident_tokens: int = 0,
     ) -> Capacity:
         """Requests of `tokens`, `output` of them generated, that one rank decodes together."""
         self.check_weights()
@@ -245,6 +246,7 @@ class Deployment:
             most=self.max_total_tokens,
             draft_layers=self.draft_layers,
             scratch_tokens=scratch_tokens,
+            resident_tokens=resident_tokens,
         )
         extra = self.unbudgeted_bytes(ratio)
         if extra > self.reserve_bytes:

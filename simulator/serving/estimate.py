@@ -33,6 +33,7 @@ def estimate(setting: Setting, aim: Aim) -> Estimate:
             aim.prompt + aim.output,
             aim.output,
             setting.scratch_tokens,
+            setting.resident_tokens,
         )
         if found.requests == 0:
             return Estimate(0, found.limit, reason=found.reason)

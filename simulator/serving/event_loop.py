@@ -43,6 +43,7 @@ from hisparse_sim.simulator.serving.admission import (
 )
 from hisparse_sim.simulator.serving.step_tables import (
     StepTables,
+    copying_us,
     decode_us,
     line,
     prompt_us,
@@ -67,14 +68,16 @@ INSTANCE = np.dtype(
         ("step_s", "f8"),
         ("steps", "i8"),
         ("wake_s", "f8"),  # an idle instance looks again then
-        # The parts of a decode step, and their sums so far; the sums make up the time.
+        # The parts of a decode step, and their sums so far: all but `hidden` make up the time.
         ("step_attention_s", "f8"),
         ("step_rest_s", "f8"),
         ("step_swap_in_s", "f8"),
+        ("step_hidden_s", "f8"),
         ("prefill_s", "f8"),
         ("attention_s", "f8"),
         ("rest_s", "f8"),
         ("swap_in_s", "f8"),
+        ("hidden_s", "f8"),  # copying while the same rank computes, in no sum
         ("idle_s", "f8"),
         ("running_s", "f8"),  # requests that decode times seconds
     ]
@@ -178,6 +181,7 @@ def finish(state: State, i: int) -> None:
         instance.attention_s += instance.steps * instance.step_attention_s
         instance.rest_s += instance.steps * instance.step_rest_s
         instance.swap_in_s += instance.steps * instance.step_swap_in_s
+        instance.hidden_s += instance.steps * instance.step_hidden_s
     elif instance.doing == PREFILLING:
         instance.prefill_s += seconds
     else:
@@ -354,20 +358,23 @@ def plan_decode(
         if state.ranks[r].running > 0:
             count = steps_until_full(state, r, count)
     rest = tables.rest[running]
-    slowest = attention = wait = 0.0
+    slowest = attention = wait = hidden = 0.0
     for r in ranks:
         rank = state.ranks[r]
         if rank.running > 0:
             context = mean_context(rank) + count / 2
             a = decode_us(tables, rank.running, context)
-            w = wait_us(tables, rank.running, missing_context(state, r, count / 2), a + rest)
+            missing = missing_context(state, r, count / 2)
+            w = wait_us(tables, rank.running, missing, a + rest)
             if a + w > slowest:
                 slowest, attention, wait = a + w, a, w
+                hidden = max(copying_us(tables, rank.running, missing) - w, 0.0)
     instance.steps = count
     instance.step_s = (slowest + rest) / 1e6
     instance.step_attention_s = attention / 1e6
     instance.step_rest_s = rest / 1e6
     instance.step_swap_in_s = wait / 1e6
+    instance.step_hidden_s = hidden / 1e6
 
 
 def _stamp() -> int:

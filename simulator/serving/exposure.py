@@ -9,19 +9,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hisparse_sim.simulator.serving.foresight import Guess
 from hisparse_sim.simulator.serving.missing import LayerMisses
 from hisparse_sim.simulator.serving.models import Model
 from hisparse_sim.traces.machine_code import rule
 
-MODES = ("baseline", "hisparse", "prefetch", "overlap", "zero-cost")
+GUESSES = ("prefetch-layer", "prefetch-step")
+MODES = ("baseline", "hisparse", "prefetch", *GUESSES, "overlap", "zero-cost")
 MODE_SUMMARIES = {
     "baseline": "the whole KV on the GPU, no swap-in, few requests",
     "hisparse": "swap-in before the attention of every layer, as the engine does",
     "prefetch": "shared layers fetch while the layers before them compute (needs shared layers)",
+    "prefetch-layer": "what the layer before selects is fetched while it computes (stated recall)",
+    "prefetch-step": "what the step before ranks high is fetched while it computes (stated recall)",
     "overlap": "attention over the hits runs while the misses are copied (upper bound)",
     "zero-cost": "zero-cost swap-in: as many requests as HiSparse, copies take no time",
 }
@@ -29,6 +34,15 @@ MODE_SUMMARIES = {
 Floats = NDArray[np.float64]
 # (requests, their mean misses, misses of the one with most) -> us; arrays that broadcast
 SwapIn = Callable[[Floats, Floats, Floats], Floats]
+
+
+class Ahead(NamedTuple):
+    """What is copied before its layer needs it, and what hides it. Shares of all layers."""
+
+    share: float  # of the needed copies
+    traffic: float  # all copies ahead over the needed ones: with those in vain
+    window: float  # of the compute that can hide them
+    plan_us: float  # of a step's copying time, what is never ahead: finding out the other misses
 
 
 @dataclass(frozen=True)
@@ -42,10 +56,11 @@ class Exposure:
 
     mode: str
     model: Model
-    device_buffer_size: int
+    held_tokens: int  # of a request on the GPU: the buffer, and what is resident
     replayed: LayerMisses | None
     swap_in: SwapIn
     accepted: float = 1.0  # tokens a step yields; `replayed` are the misses of all of its rows
+    guess: Guess | None = None  # for the modes of GUESSES
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
@@ -56,10 +71,12 @@ class Exposure:
             raise ValueError(
                 f"mode prefetch needs layers that share an indexer; {self.model.name} has none"
             )
-        if self.copies and self.replayed and self.replayed.context <= self.device_buffer_size:
+        if self.mode in GUESSES and self.guess is None:
+            raise ValueError(f"mode {self.mode} needs prefetch_recall: how many misses it foresees")
+        if self.copies and self.replayed and self.replayed.context <= self.held_tokens:
             raise ValueError(
                 f"the requests of this trace ({self.replayed.context:,.0f} tokens on average) fit"
-                f" into a buffer of {self.device_buffer_size:,} slots, so none can miss; use longer"
+                f" into a buffer of {self.held_tokens:,} slots, so none can miss; use longer"
                 " requests or a smaller buffer"
             )
 
@@ -68,14 +85,24 @@ class Exposure:
         return self.mode not in ("baseline", "zero-cost")
 
     @cached_property
-    def hideable(self) -> float:
-        """Share of the layers whose copies may overlap with the compute of earlier layers.
+    def ahead(self) -> Ahead:
+        """What may overlap with the compute of earlier layers.
 
-        The copies of a shared layer start after those of its anchor and must end before the layer.
+        The copies of a shared layer start after those of its anchor and must end before the layer;
+        those for the next layer must end with this one's compute, and those for the next step with
+        the step. No guess is of the first layer.
         """
-        if self.mode != "prefetch":
-            return 0.0
-        return 1 - self.model.indexer_layers / self.model.layers
+        layers = self.model.layers
+        if self.mode == "prefetch":
+            shared = 1 - self.model.indexer_layers / layers
+            return Ahead(shared, shared, shared, 0.0)
+        if self.mode not in GUESSES or self.guess is None:
+            return Ahead(0.0, 0.0, 0.0, 0.0)
+        guessed = (layers - 1) / layers if self.mode == "prefetch-layer" else 1.0
+        share = guessed * self.guess.recall
+        none = np.zeros(1)
+        plan_us = layers * float(self.swap_in(none + 1, none, none)[0]) / self.accepted
+        return Ahead(share, share * (1 + self.guess.waste), guessed, plan_us)
 
     def misses(self, context: float) -> float:
         """Mean misses of one request, layer and step at `context`."""
@@ -86,44 +113,49 @@ class Exposure:
     def _context_factor(self, context: Floats) -> Floats:
         """[c] misses at each context over those of the replay."""
         assert self.replayed is not None
-        outside = 1 - self.device_buffer_size / np.maximum(context, self.device_buffer_size)
-        return outside / (1 - self.device_buffer_size / self.replayed.context)
+        outside = 1 - self.held_tokens / np.maximum(context, self.held_tokens)
+        return outside / (1 - self.held_tokens / self.replayed.context)
 
-    def waits_us(self, requests: Floats, context: Floats, attention_us: Floats) -> Floats:
-        """[n, c] copying time of a decode step of a rank that no compute of other layers hides, for
-        each token that it yields.
+    def copies_us(
+        self, requests: Floats, context: Floats, attention_us: Floats
+    ) -> tuple[Floats, Floats]:
+        """[n, c] copying time of a decode step of a rank for each token that it yields, and what is
+        left of it if attention hides some.
 
-        So many `requests` [n] decode on the rank at a mean `context` [c], all longer than the
-        buffer; `attention_us` [n, c] is the attention of the step, all layers together.
+        So many `requests` [n] decode on the rank at a mean `context` [c], all longer than what the
+        GPU holds; `attention_us` [n, c] is the attention of the step, all layers together.
         """
         if not self.copies:
-            return np.zeros((len(requests), len(context)))
+            none = np.zeros((len(requests), len(context)))
+            return none, none
         assert self.replayed is not None
         layers, factor = self.model.layers, self._context_factor(context)[:, None]
         mean = np.asarray(self.replayed.per_layer) * factor
         most = np.stack([self.replayed.largest_of(int(count)) * factor for count in requests])
-        waits = np.broadcast_to(self.swap_in(requests[:, None, None], mean, most), most.shape)
-        if self.mode == "overlap":
-            step_us = self.accepted * attention_us
-            waits = np.maximum(waits - step_us[..., None] / layers, 0.0)
-        return layers * self.replayed.over_layers(waits) / self.accepted
+        us = np.broadcast_to(self.swap_in(requests[:, None, None], mean, most), most.shape)
+        whole = layers * self.replayed.over_layers(us) / self.accepted
+        if self.mode != "overlap":
+            return whole, whole
+        step_us = self.accepted * attention_us
+        left = np.maximum(us - step_us[..., None] / layers, 0.0)
+        return whole, layers * self.replayed.over_layers(left) / self.accepted
 
     def step_us(
         self, requests: int, context: float, compute_us: float, attention_us: float
     ) -> float:
-        """Time that one decode step of a rank waits for copies.
-
-        As `waits_us`, for one context; `compute_us` is the whole step's compute.
-        """
+        """Time that one decode step of a rank waits for copies, for each token that it yields;
+        `compute_us` is the whole step's compute."""
         if requests == 0:
             return 0.0
-        waits = self.waits_us(
+        _, left = self.copies_us(
             np.array([float(requests)]), np.array([context]), np.array([[attention_us]])
         )
-        return step_wait_us(float(waits[0, 0]), self.hideable, compute_us)
+        return exposed_us(float(left[0, 0]), self.ahead, compute_us)
 
 
 @rule
-def step_wait_us(wait_us: float, hideable: float, compute_us: float) -> float:
-    """What remains of `wait_us` if a share of the layers copies while the step computes."""
-    return (1 - hideable) * wait_us + hideable * max(wait_us - compute_us, 0.0)
+def exposed_us(copying_us: float, ahead: Ahead, compute_us: float) -> float:
+    """What a step waits for, of its copying time, if some is ahead of need while it computes."""
+    copied = max(copying_us - ahead.plan_us, 0.0)
+    late = max(ahead.traffic * copied - ahead.window * compute_us, 0.0)
+    return copying_us - ahead.share * copied + late

@@ -208,6 +208,7 @@ def capacity(
     most: int | None = None,
     draft_layers: int = 0,
     scratch_tokens: int = 0,
+    resident_tokens: int = 0,
 ) -> Capacity:
     """Requests of `tokens` that decode together on one GPU under HiSparse.
 
@@ -216,8 +217,9 @@ def capacity(
     has left for KV on the GPU and `host_bytes` the host memory of this GPU's rank. Every request
     counts at its full length, so none is retracted. The whole host pool is pinned at start: if it
     does not fit, the engine does not start and no request runs. `most`: --max-total-tokens.
-    `draft_layers`, `scratch_tokens`: of speculative decoding, see speculation.py. Raises ValueError
-    for arguments that the engine refuses.
+    `draft_layers`, `scratch_tokens`: of speculative decoding, see speculation.py. With
+    `resident_tokens` a request keeps so many of its newest tokens on the GPU, beside the buffer.
+    Raises ValueError for arguments that the engine refuses.
     """
     check_buffer(model, device_buffer_size)
     for name, value in (("ratio", ratio), ("tokens", tokens)):
@@ -244,7 +246,8 @@ def capacity(
     logical = pool * ratio
     length = check_length(tokens - output, output, pool, model.context)
     tokens = tokens - output + length.output
-    per_request = device_tokens(tokens, device_buffer_size, scratch_tokens)
+    held = device_buffer_size + pages(resident_tokens)
+    per_request = device_tokens(tokens, held, scratch_tokens)
     pinned = host_pool_bytes(pool, ratio, model.layers, entry)
     by_device, by_keys = pool // per_request, logical // pages(tokens)
     if output > length.output == 0 or length.outcome == REFUSED:
@@ -279,7 +282,7 @@ def capacity(
         pool_tokens=pool,
         logical_tokens=logical,
         device_tokens_per_request=per_request,
-        hot_buffer_bytes=hot_buffer_bytes(model, kv_dtype, device_buffer_size),
+        hot_buffer_bytes=hot_buffer_bytes(model, kv_dtype, held),
         output=length.output,
         host_bytes_per_request=request_host_bytes(model, kv_dtype, tokens),
         indexer_bytes_per_request=indexer_bytes(model, tokens),

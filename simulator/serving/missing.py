@@ -5,12 +5,12 @@ One file: a replay, facts and a miss curve are three sources of the same few num
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,7 @@ from hisparse_sim.policies import ALIASES, Policy, get_policy
 from hisparse_sim.simulator.mrc.counted import CountedTrace
 from hisparse_sim.simulator.mrc.facts import is_facts, read_facts
 from hisparse_sim.simulator.mrc.names import TEXTBOOK_LRU
+from hisparse_sim.simulator.replay.modes import mode_of
 from hisparse_sim.simulator.replay.ranking import columns_for
 from hisparse_sim.simulator.replay.replaying import replay_part
 from hisparse_sim.simulator.replay.result_files import read_rows
@@ -48,6 +49,7 @@ class LayerMisses:
     selected: float  # positions a step, mean over the steps of the misses
     context: float  # tokens of a request, mean over all steps
     weights: tuple[float, ...] | None = None  # [layers] that each stands for; None: as many each
+    resident_tokens: int = 0
 
     @property
     def mean(self) -> float:
@@ -97,7 +99,12 @@ class Origin(NamedTuple):
         return cls(trace.name, trace.metadata.provenance, trace.sha256)
 
 
-MissesOf = Callable[[str, int], LayerMisses]  # (policy, buffer) -> its misses
+class MissesOf(Protocol):
+    """Where misses come from: those of a policy with a buffer and the newest tokens resident."""
+
+    def __call__(
+        self, policy: str, device_buffer_size: int, resident_tokens: int = 0
+    ) -> LayerMisses: ...
 
 
 def layer_misses(
@@ -106,19 +113,24 @@ def layer_misses(
     device_buffer_size: int,
     start: str = "staged",
     *,
+    resident_tokens: int = 0,
     seed: int = 0,
     warm_up_steps: int = WARM_UP_STEPS,
 ) -> LayerMisses:
     """Replay `trace` (None: the bundled sample) and average each layer's misses.
 
-    The first `warm_up_steps` of every request are replayed but not averaged. Raises TraceError
+    The newest `resident_tokens` of a request never miss. The first `warm_up_steps` of every request
+    are replayed but not averaged. Raises TraceError
     for a bad trace or one whose positions are not tokens, ValueError for one that is no longer than
     the warm-up.
     """
     opened = as_trace(trace)
     refuse_blocks([opened], "serving models need")
     chosen = get_policy(policy)
+    mode = mode_of([opened], resident_tokens=resident_tokens)
     if isinstance(opened, CountedTrace):
+        if mode is not None:
+            raise TraceError(f"{opened.path} was counted with nothing resident: give the trace")
         return _counted(opened, chosen.name, device_buffer_size, start, warm_up_steps)
     columns = columns_for(opened, [chosen])
 
@@ -129,7 +141,11 @@ def layer_misses(
                 f"{opened.name}, request {part.request!r} has {len(demand.step)} steps, no more"
                 f" than the {warm_up_steps} of the warm-up"
             )
-        misses = replay_part(demand, chosen, device_buffer_size, start, seed=seed).misses
+        misses = (
+            replay_part(demand, chosen, device_buffer_size, start, seed=seed)
+            if mode is None
+            else mode.replay(opened, demand, chosen, device_buffer_size, start, seed)
+        ).misses
         listed = np.diff(demand.offsets)[warm_up_steps:]
         return part.layer, misses[warm_up_steps:], listed, demand.seq_len
 
@@ -164,6 +180,7 @@ def layer_misses(
         selected=float(np.average(accesses, weights=weights)),
         context=float(np.average(contexts, weights=steps)),
         weights=weights,
+        resident_tokens=resident_tokens,
     )
 
 
@@ -215,8 +232,12 @@ class MissCurve:
     context: float  # tokens of the requests that are asked about
     top_k: int
 
-    def __call__(self, policy: str, device_buffer_size: int) -> LayerMisses:
-        """Raises ValueError for a policy or buffer that was not swept."""
+    def __call__(
+        self, policy: str, device_buffer_size: int, resident_tokens: int = 0
+    ) -> LayerMisses:
+        """Raises ValueError for a policy or buffer that was not swept, or a resident share."""
+        if resident_tokens:
+            raise ValueError(f"{self.file} says nothing of resident tokens: give a trace")
         if get_policy(policy).name != self.policy or device_buffer_size not in self.rates:
             known = ", ".join(map(str, self.rates))
             raise ValueError(

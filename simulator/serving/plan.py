@@ -92,6 +92,7 @@ def make_plan(
     buffers: Iterable[int] = DEFAULT_BUFFERS,
     ratios: Iterable[int] = DEFAULT_RATIOS,
     *,
+    residents: Iterable[int] = (0,),
     instances: Iterable[tuple[int, int]] | None = None,
     other_layouts: Iterable[Setting] = (),
     other_policies: Iterable[str] = (),
@@ -101,6 +102,7 @@ def make_plan(
 ) -> Plan:
     """Search all buffers and ratios for `aim`; `setting` gives all the rest.
 
+    `residents`: tokens that a request keeps on the GPU beside its buffer, each number tried.
     `instances`: pairs (prefill, decode) to try where prefill is apart; None: those about in
     balance. `other_layouts`: the same setting in other layouts, to be tried too. The best is also
     served with the misses of `other_policies`, and over the host link of the machine `linked`.
@@ -128,8 +130,15 @@ def make_plan(
             for one in layouts
             for size in sorted(set(buffers))
             for ratio in sorted(set(ratios))
+            for resident in sorted(set(residents))
             for each in apart(
-                replace(one, device_buffer_size=size, ratio=ratio, misses=misses_of(policy, size))
+                replace(
+                    one,
+                    device_buffer_size=size,
+                    ratio=ratio,
+                    resident_tokens=resident,
+                    misses=misses_of(policy, size, resident),
+                )
             )
         ],
         aim,
@@ -231,8 +240,10 @@ def _reasons(found: Candidates, place: int, base: Mapping[str, Any]) -> Iterable
         if setting.disaggregated
         else ""
     )
+    resident = best["resident_tokens"]
+    share = f" with {resident:,} resident tokens" if resident else ""
     yield (
-        f"B {best['buffer']:,} and ratio {best['ratio']}{apart}: {best['tokens_per_s']:,.0f}"
+        f"B {best['buffer']:,} and ratio {best['ratio']}{share}{apart}: {best['tokens_per_s']:,.0f}"
         f" tokens/s, TPOT {best['tpot_ms']:.1f} ms and TTFT {best['ttft_s']:,.1f} s {at},"
         f" {best['running']:,.0f} requests decode on average; bottleneck: {best['bottleneck']}"
     )
@@ -241,6 +252,7 @@ def _reasons(found: Candidates, place: int, base: Mapping[str, Any]) -> Iterable
         value = {
             "buffer": f"{row['buffer']:,}",
             "ratio": str(row["ratio"]),
+            "resident tokens": f"{row['resident_tokens']:,}",
             "instances": f"{row['prefill_instances']} + {row['decode_instances']}",
             "layout": row["layout"],
         }[name]

@@ -13,7 +13,8 @@ from hisparse_sim.simulator.serving.admission import (
     Pool,
 )
 from hisparse_sim.simulator.serving.deployment import RESERVE, Deployment
-from hisparse_sim.simulator.serving.exposure import Exposure
+from hisparse_sim.simulator.serving.exposure import GUESSES, Exposure
+from hisparse_sim.simulator.serving.foresight import Guess
 from hisparse_sim.simulator.serving.latency import Link, load_link, swap_in_on
 from hisparse_sim.simulator.serving.memory import (
     HOST,
@@ -29,6 +30,7 @@ from hisparse_sim.simulator.serving.served import Server
 from hisparse_sim.simulator.serving.speculation import Speculation
 from hisparse_sim.simulator.serving.steptimes import StepTimes
 from hisparse_sim.simulator.serving.transfer import TRANSFER_GB_S
+from hisparse_sim.traces.arguments import whole_number
 
 
 @cache
@@ -50,7 +52,8 @@ class Setting:
     mode: str = "hisparse"
     device_buffer_size: int = 4096
     ratio: int = 2
-    misses: LayerMisses | None = None  # of a replay with this buffer size
+    misses: LayerMisses | None = None  # of a replay with this buffer size and share
+    resident_tokens: int = 0  # the newest of a request, beside its buffer: a hybrid
     disaggregated: bool = False  # prefill on instances of its own, alike
     prefill_instances: int = 1  # where they are apart
     decode_instances: int = 1
@@ -62,6 +65,7 @@ class Setting:
     kernel: str = "sglang"  # swap-in kernel: the engine's, or "native" for ours
     profiles: str | Path | None = None  # the user's file, for links
     speculation: Speculation | None = None
+    guess: Guess | None = None  # of misses ahead of time, for the modes that guess
     prefix_cache: bool = False  # for prompts with known blocks, where the engine allows it
     host_gb_s: float | None = None  # what all GPUs of one host copy together; None: the link's
     no_steps: str = "no step times"  # why there are none
@@ -72,12 +76,18 @@ class Setting:
             check_buffer(model, self.device_buffer_size)
             if self.speculation:
                 self.speculation.check(self.deployment.engine, model.top_k)
-        if self.speculation and self.mode == "prefetch":
-            raise ValueError("mode prefetch: the engine does not prefetch where it speculates")
+            whole_number("resident_tokens", self.resident_tokens, 0)
+        if self.speculation and self.mode in ("prefetch", *GUESSES):
+            raise ValueError(f"mode {self.mode}: the engine does not prefetch where it speculates")
         if self.misses and self.misses.device_buffer_size != self.device_buffer_size:
             raise ValueError(
                 f"the misses were replayed with a buffer of {self.misses.device_buffer_size}, not"
                 f" {self.device_buffer_size}"
+            )
+        if self.misses and self.misses.resident_tokens != self.resident_tokens:
+            raise ValueError(
+                f"the misses were replayed with {self.misses.resident_tokens} resident tokens, not"
+                f" {self.resident_tokens}"
             )
 
     @property
@@ -110,7 +120,12 @@ class Setting:
         found = self.deployment.capacity(self.ratio, self.device_buffer_size, 1)
         if found.limit in (HOST, RESERVE):
             raise ValueError(found.reason)
-        return self._pool(found.pool_tokens, found.logical_tokens, self.device_buffer_size)
+        return self._pool(found.pool_tokens, found.logical_tokens, self.held_tokens)
+
+    @property
+    def held_tokens(self) -> int:
+        """Tokens of a request that are on the GPU at most, the reserved page and scratch aside."""
+        return self.device_buffer_size + pages(self.resident_tokens)
 
     def _pool(self, device_tokens: int, logical_tokens: int, device_buffer_size: int) -> Pool:
         return Pool(
@@ -152,12 +167,13 @@ class Setting:
         return Exposure(
             self.mode,
             self.deployment.model,
-            self.device_buffer_size,
+            self.held_tokens,
             misses,
             swap_in_on(
                 self.link, self.kernel, self.device_buffer_size, self.deployment.entry_bytes
             ),
             self.speculation.acceptance_length if self.speculation else 1.0,
+            self.guess,
         )
 
     @cached_property

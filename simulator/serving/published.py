@@ -10,7 +10,8 @@ from hisparse_sim.traces.documents import parse_toml
 
 
 def read_published() -> dict[str, Any]:
-    """The shipped figures: tables sources, memory, serving, steps, decode, measured_baseline."""
+    """The shipped figures: tables sources, memory, serving, step, hidden, steps, decode,
+    measured_baseline."""
     text = (files(profiles) / "published.toml").read_text(encoding="utf-8")
     return parse_toml(text, "published.toml")
 

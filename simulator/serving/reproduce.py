@@ -83,6 +83,7 @@ def reproduce(
         "memory": memory_figure,
         "serving": runs.serving,
         "step": runs.step,
+        "hidden": runs.hidden,
         "steps": runs.steps,
         "decode": runs.decode,
         "end to end": runs.end_to_end,

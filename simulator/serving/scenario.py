@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from hisparse_sim.simulator.serving.engines import NEWEST, load_engine
+from hisparse_sim.simulator.serving.foresight import Guess
 from hisparse_sim.simulator.serving.speculation import Speculation
 from hisparse_sim.simulator.serving.transfer import TRANSFER_GB_S
 from hisparse_sim.traces.arguments import switch, whole_number
@@ -59,6 +60,8 @@ class Scenario:
     draft_tokens: int | None = None  # rows verified a step, in speculative decoding; None: without
     acceptance_length: float | None = None  # tokens that a step yields, with draft_tokens
     union_misses: float | None = None  # misses of a step over those of a row; None: draft_tokens
+    prefetch_recall: float | None = None  # misses foreseen, of 1, in the modes that guess
+    prefetch_waste: float | None = None  # copies in vain for each of them; None: 0
     kernel: str = "sglang"  # swap-in kernel: the engine's, or "native" for ours
     profiles: str | Path | None = None  # TOML file with your own profiles
     step_times: str | None = None  # a table's path, "aiconfigurator" or "roofline"; None: shipped
@@ -87,7 +90,7 @@ class Scenario:
                 raise ValueError(f"{name} must be above 0 and at most {MOST_GIB}, not {value}")
         if not LEAST_AMOUNT <= self.transfer_gb_s <= MOST_AMOUNT:
             raise ValueError(f"transfer_gb_s must be above 0 and finite, not {self.transfer_gb_s}")
-        _ = self.speculation
+        _ = self.speculation, self.guess
         if not 0 < self.mem_fraction_static < 1:
             raise ValueError(
                 f"mem_fraction_static must lie between 0 and 1, not {self.mem_fraction_static}"
@@ -97,6 +100,15 @@ class Scenario:
     def speculation(self) -> Speculation | None:
         """What is stated of speculative decoding."""
         return Speculation.stated(self.draft_tokens, self.acceptance_length, self.union_misses)
+
+    @property
+    def guess(self) -> Guess | None:
+        """What is stated of misses that are foreseen."""
+        if self.prefetch_recall is None:
+            if self.prefetch_waste is not None:
+                raise ValueError("prefetch_waste is of what prefetch_recall foresees: give both")
+            return None
+        return Guess(self.prefetch_recall, self.prefetch_waste or 0.0)
 
     @property
     def apart(self) -> bool:
@@ -180,9 +192,12 @@ class Scenario:
             origin, notes = Origin.of(trace), (*notes, note)
 
             @cache
-            def misses_of(name: str, size: int) -> LayerMisses:
-                ours = demand_beyond(model, context, size) if self.trace is None else trace
-                return layer_misses(ours, policy if name == policy.name else name, size, start)
+            def misses_of(name: str, size: int, resident_tokens: int = 0) -> LayerMisses:
+                ours = trace
+                if self.trace is None:
+                    ours = demand_beyond(model, context, size + resident_tokens)
+                chosen = policy if name == policy.name else name
+                return layer_misses(ours, chosen, size, start, resident_tokens=resident_tokens)
 
             given = misses_of
         setting = Setting(
@@ -199,6 +214,7 @@ class Scenario:
             kernel=self.kernel,
             profiles=self.profiles,
             speculation=self.speculation,
+            guess=self.guess,
             no_steps=no_steps,
         )
         return Resolved(setting, given, origin, notes)

@@ -79,13 +79,15 @@ class Server:
 
 @dataclass
 class Times:
-    """The time of an instance by use, in s. The parts add up to the makespan."""
+    """The time of an instance by use, in s. The parts add up to the makespan, and beside them
+    `hidden` says how long copies ran while a decode step computed."""
 
     prefill: float = 0.0
     decode_attention: float = 0.0
     decode_rest: float = 0.0
     swap_in: float = 0.0
     idle: float = 0.0
+    hidden: float = 0.0
 
     @property
     def total(self) -> float:
@@ -256,6 +258,7 @@ def _served(server: Server, state: State, refused: int, cut: int) -> Served:
                 float(one.rest_s),
                 float(one.swap_in_s),
                 float(one.idle_s + trailing),
+                float(one.hidden_s),
             )
         )
     running = float(instances.running_s.sum()) / span if span else 0.0

@@ -25,8 +25,9 @@ def serve_one(setting: Setting, aim: Aim, progress: Progress | None = None) -> d
     percentiles of TPOT and TTFT, `tpot_ms` and `ttft_s` (at the percentile of the targets),
     `wait_p50_s` (the part of the TTFT before a request has memory),
     running and waiting (requests, means over time), the shares of the time of the instances that
-    decode (prefill, decode_attention, decode_rest, swap_in, idle; sum 1), `prefill_busy` (share of
-    the time of the instances that prefill for others), bottleneck, `goodput_per_s` (requests a
+    decode (prefill, decode_attention, decode_rest, swap_in, idle; sum 1), `hidden` (share in which
+    copies run while decode steps compute), `prefill_busy` (share of the time of the instances that
+    prefill for others), bottleneck, `goodput_per_s` (requests a
     second that meet the targets), meets (all targets) and `missed` (which not), `prefix_hits`
     (share of the prompt tokens that the prefix cache held), retractions, refused, cut, makespan_s,
     and `cost_per_million` output tokens where a price is given.
@@ -62,6 +63,7 @@ def row_of(setting: Setting, aim: Aim, served: Served) -> dict[str, Any]:
         "decode_rest": times.decode_rest / span,
         "swap_in": times.swap_in / span,
         "idle": times.idle / span,
+        "hidden": times.hidden / span,
         "prefill_busy": served.prefill_busy,
         "bottleneck": bottleneck(setting, served),
         "goodput_per_s": aim.goodput_per_s(served),
@@ -116,13 +118,22 @@ def serve_all(
     policy: str,
     aims: Iterable[Aim],
     progress: Progress | None = None,
+    *,
+    resident_tokens: int = 0,
 ) -> pd.DataFrame:
     """Serve every mode at every load: a row each, see `serve_one`."""
     aims, rows = tuple(aims), []
     for mode in modes:
-        needed = misses_of(policy, device_buffer_size) if mode != "baseline" else None
+        needed = None
+        if mode != "baseline":
+            needed = misses_of(policy, device_buffer_size, resident_tokens)
         one = replace(
-            setting, mode=mode, device_buffer_size=device_buffer_size, ratio=ratio, misses=needed
+            setting,
+            mode=mode,
+            device_buffer_size=device_buffer_size,
+            ratio=ratio,
+            resident_tokens=resident_tokens,
+            misses=needed,
         )
         rows += [serve_one(one, aim, progress) for aim in aims]
     return pd.DataFrame(rows)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hisparse_sim.simulator.serving.exposure import Exposure, step_wait_us
+from hisparse_sim.simulator.serving.exposure import Ahead, Exposure, exposed_us
 from hisparse_sim.simulator.serving.memory import PAGE_TOKENS
 from hisparse_sim.simulator.serving.steptimes import StepTimes
 from hisparse_sim.simulator.serving.workload import Floats
@@ -21,33 +21,35 @@ class StepTables(NamedTuple):
 
     context: Floats  # [c] tokens
     attention: Floats  # [most running on a rank + 1, c]
-    wait: Floats  # [most running on a rank + 1, c] for copies, nothing hidden
+    copying: Floats  # [most running on a rank + 1, c]
+    wait: Floats  # the same, less what attention hides
     rest: Floats  # [most running on an instance + 1]
     prompt: Floats  # [p] tokens, from 0 on
     prompt_attention: Floats  # [p] of a whole prompt on one rank
     prompt_rest: Floats  # [p] with that many tokens on every rank
-    hideable: float  # share of the wait that may pass while others compute
+    ahead: Ahead  # what else is hidden
 
 
 def tabulate(steps: StepTimes, exposure: Exposure, ranks: int, most: int) -> StepTables:
     """Tables for up to `most` requests on each of `ranks` ranks."""
-    buffer, longest = exposure.device_buffer_size, exposure.model.context
+    buffer, longest = exposure.held_tokens, exposure.model.context
     knots, attention, rest = _decode(steps, ranks, most, longest)
     beyond = np.geomspace(buffer + PAGE_TOKENS, max(longest, 2 * buffer), WAIT_POINTS)
     context = np.unique(np.concatenate([knots, [buffer], beyond]))
     attention = np.stack([np.interp(context, knots, row) for row in attention])
-    wait = np.zeros_like(attention)
-    wait[1:] = exposure.waits_us(np.arange(1.0, most + 1), context, attention[1:])
+    copying, wait = np.zeros_like(attention), np.zeros_like(attention)
+    copying[1:], wait[1:] = exposure.copies_us(np.arange(1.0, most + 1), context, attention[1:])
     prompt = (0.0, *steps.prefill_tokens)
     return StepTables(
         context,
         attention,
+        copying,
         wait,
         rest,
         np.array(prompt),
         np.array([steps.prefill_attention_chunk_us(0, round(tokens)) for tokens in prompt]),
         np.array([steps.prefill_rest_chunk_us(tokens) for tokens in prompt]),
-        exposure.hideable,
+        exposure.ahead,
     )
 
 
@@ -84,7 +86,14 @@ def decode_us(tables: StepTables, running: int, context: float) -> float:
 def wait_us(tables: StepTables, running: int, context: float, compute_us: float) -> float:
     """What such a step waits for copies, if it computes `compute_us` in all."""
     wait = line(tables.context, tables.wait[running], context)
-    return step_wait_us(wait, tables.hideable, compute_us)
+    return exposed_us(wait, tables.ahead, compute_us)
+
+
+@rule
+def copying_us(tables: StepTables, running: int, context: float) -> float:
+    """Copying of such a step, what is in vain included."""
+    whole, ahead = line(tables.context, tables.copying[running], context), tables.ahead
+    return whole + (ahead.traffic - ahead.share) * max(whole - ahead.plan_us, 0.0)
 
 
 @rule

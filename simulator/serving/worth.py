@@ -76,8 +76,8 @@ def policy_value(
     """With the misses of policies: columns policy, miss_rate, tokens_per_s, tpot_ms, and
     `more_tokens`, tokens/s over those of the first, less 1."""
     names = list(policies)
-    size = setting.device_buffer_size
-    missing = [replace(setting, misses=misses_of(name, size)) for name in names]
+    size, resident = setting.device_buffer_size, setting.resident_tokens
+    missing = [replace(setting, misses=misses_of(name, size, resident)) for name in names]
     table = _table(missing, aim, served)
     table.insert(0, "policy", names)
     if len(table):

@@ -74,6 +74,8 @@ def assumed(setting: Setting, notes: Sequence[str]) -> str:
 def _candidate_columns(rows: pd.DataFrame, aim: Aim) -> Columns:
     at = "" if aim.percentile == 50 else f" p{aim.percentile:g}"
     columns: Columns = {"buffer": ("buffer", _count), "ratio": ("ratio", _count)}
+    if (rows["resident_tokens"] > 0).any():
+        columns["resident_tokens"] = ("resident", _count)
     if rows["layout"].nunique() > 1:
         columns["layout"] = ("layout", str)
     if "tpot_ms" not in rows:  # memory alone is known
@@ -119,6 +121,8 @@ def show_plan(
     lines = [f"{load_line(setting, aim)}, {load}", ""]
     if plan.best is not None:
         pair = f"device_buffer_size {plan.best['buffer']}, ratio {plan.best['ratio']}"
+        if plan.best["resident_tokens"]:
+            pair += f", {plan.best['resident_tokens']:,} resident tokens"
         if plan.best["worth_it"]:
             lines.append(f"Best: {pair}")
         else:
@@ -240,6 +244,8 @@ def show_served(
         "prefill_busy" if apart else "prefill": ("prefill", _share),
         "swap_in": ("swap-in", _share),
     }
+    if (rows["hidden"] > 0).any():
+        columns["hidden"] = ("hidden", _share)
     if aim.has_targets:
         columns["goodput_per_s"] = ("goodput/s", lambda value: f"{value:.3g}")
     if aim.gpu_hour is not None:
@@ -270,6 +276,8 @@ def show_served(
         if apart
         else "prefill, swap-in: share of the time; the rest is decoding"
     )
+    if "hidden" in columns:
+        shares += "; hidden: share in which copies run while decode steps compute"
     reading = _READING if "running" in columns else _READING[:-1]
     after = [*reading, shares, "", assumed(setting, notes), "", *said]
     print_table(rows, columns, output, before, "\n".join(after), "tokens_per_s")

@@ -1,0 +1,82 @@
+"""A resident share: the newest tokens of a request stay on the GPU, beside its hot buffer."""
+
+import json
+import shlex
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from hisparse_sim.cli import cli
+from hisparse_sim.policies import get_policy
+from hisparse_sim.simulator.serving.aim import Aim
+from hisparse_sim.simulator.serving.memory import DEVICE_POOL, capacity
+from hisparse_sim.simulator.serving.missing import layer_misses, read_miss_curve
+from hisparse_sim.simulator.serving.models import load_model
+from hisparse_sim.simulator.serving.scenario import Scenario
+from hisparse_sim.simulator.serving.serving_rows import serve_one
+from hisparse_sim.simulator.serving.sweeps import sweep
+
+GIB = 1 << 30
+
+
+def test_memory_by_hand() -> None:
+    model = load_model("glm-5.1")
+
+    def held(resident: int) -> tuple[int, int, str]:
+        found = capacity(
+            model, "bf16", 10, 4096, 30_000, 15 * GIB, 1000 * GIB, resident_tokens=resident
+        )
+        return found.device_tokens_per_request, found.requests, found.limit
+
+    # 15 GiB hold 83,562 tokens of 78 x (1,152 + 10 x 132) bytes: 83,520 in whole pages.
+    assert held(0) == (4160, 20, DEVICE_POOL)
+    assert held(1000) == (4096 + 1024 + 64, 16, DEVICE_POOL)
+    assert held(100_000) == (30_016, 2, DEVICE_POOL)  # the whole request, and no buffer
+
+
+def test_misses_are_those_of_a_sweep() -> None:
+    found = layer_misses(None, "lru", 4096, "direct", resident_tokens=2048, warm_up_steps=0)
+    rows = sweep(None, "lru", 4096, "direct", resident_tokens=2048, compare_min=False, jobs=1).rows
+    assert found.mean == pytest.approx(float(rows["misses_per_step"].iloc[0]))
+    assert found.mean < layer_misses(None, "lru", 4096, "direct", warm_up_steps=0).mean
+    assert found.resident_tokens == 2048
+
+
+def test_a_request_that_is_wholly_resident_only_plans() -> None:
+    aim = Aim(16_384, 512, 8, requests=8)
+    asked = Scenario(prompt=16_384, output_len=512)
+    setting, misses_of, _, _ = asked.resolve("hisparse", get_policy("lru"))
+    ours = replace(setting, ratio=2, resident_tokens=20_480, misses=misses_of("lru", 4096, 20_480))
+    assert ours.exposure.misses(16_896) == 0
+    kernel = ours.link.kernels["sglang"]
+    plan_us = 78 * (kernel.plan_us + 4096 * kernel.plan_slot_us)
+    assert ours.exposure.step_us(1, 16_896, 0.0, 0.0) == pytest.approx(plan_us)
+    row, bare = serve_one(ours, aim), serve_one(replace(setting, mode="baseline"), aim)
+    assert row["tpot_p50_ms"] - bare["tpot_p50_ms"] == pytest.approx(plan_us / 1000, rel=0.1)
+    with pytest.raises(ValueError, match="replayed with 20480 resident tokens, not 0"):
+        replace(ours, resident_tokens=0)
+
+
+def test_a_curve_has_no_resident_share(tmp_path: Path) -> None:
+    (tmp_path / "curve.csv").write_text("buffer,miss_rate\n4096,0.1\n")
+    curve = read_miss_curve(tmp_path / "curve.csv", "lru", 30_000, 2048)
+    with pytest.raises(ValueError, match="says nothing of resident tokens"):
+        curve("lru", 4096, 64)
+
+
+def test_plan_tries_shares_and_serve_confirms() -> None:
+    words = "plan --concurrency 32 --prompt 16384 --output-len 1024 --buffer 4096 --ratio 2,4"
+    done = CliRunner().invoke(
+        cli, [*words.split(), "--resident-tokens", "0,4k,16k", "--format", "json", "--quiet"]
+    )
+    assert done.exit_code == 0, done.output
+    planned = json.loads(done.stdout)
+    best = planned["recommendation"]
+    assert best["resident_tokens"] > 0  # few requests: memory is left
+    again = CliRunner().invoke(
+        cli, [*shlex.split(planned["serve"])[1:], "--format", "json", "--quiet"]
+    )
+    row = next(row for row in json.loads(again.stdout) if row["mode"] == "hisparse")
+    assert row["tokens_per_s"] == best["tokens_per_s"]
