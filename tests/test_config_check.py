@@ -29,7 +29,7 @@ AIM = Aim(32_768, 8192, 256)
 POOL = replace(SETTING, deployment=replace(DEPLOYMENT, max_total_tokens=53_696), disaggregated=True)
 
 
-def made_up(policy: str, size: int) -> LayerMisses:
+def made_up(policy: str, size: int, resident_tokens: int = 0) -> LayerMisses:
     spread = ((200.0,) * QUANTILES,)
     return LayerMisses(
         "made up", "synthetic", "", policy, size, "staged", (200.0,), spread, 2048, 33_000

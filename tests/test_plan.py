@@ -40,7 +40,7 @@ STEPS = load_step_times("glm-5.1", "h200")
 AIM = Aim(32_768, 8192, 256)
 
 
-def made_up(policy: str, size: int) -> LayerMisses:
+def made_up(policy: str, size: int, resident_tokens: int = 0) -> LayerMisses:
     """Misses that fall with the buffer: 2,048 x 2,048 / B, half for belady."""
     mean = 2048 * 1024 / size * (0.5 if policy == "belady" else 1.0)
     spread = ((mean,) * QUANTILES,)

@@ -8,7 +8,7 @@ from hisparse_sim.traces.commands.values import Name, Number
 
 model_option = click.option(
     "--model",
-    type=Name(known_profiles("models")),
+    type=Name(known_profiles("models", "blocks")),
     help="Model for bytes and memory.  [default: that of the trace, else glm-5.1, with the top_k "
     "of the trace]",
 )

@@ -30,7 +30,7 @@ _MODES = mode_choice("baseline")
     help="Repeat, or separate by commas.  [default: baseline, hisparse, zero-cost]",
 )
 @click.option(
-    "--buffer", type=Number(1), default=4096, show_default=True, help="device_buffer_size."
+    "--buffer", type=Number(1), help="device_buffer_size.  [default: twice the model's top-k]"
 )
 @click.option("--ratio", type=Number(1), default=4, show_default=True, help="host_to_device_ratio.")
 @click.option(
@@ -91,7 +91,7 @@ def serve(
     if form == "table":
         before = (
             f"{load_line(served.setting, served.aim, instances=True)};"
-            f" B {options['buffer']:,}, ratio {options['ratio']}{_share(options)},"
+            f" B {served.buffer:,}, ratio {options['ratio']}{_share(options)},"
             f" {options['policy']}\n\n"
         )
         show_served(served.rows, before, served.setting, served.aim, served.notes, output)

@@ -16,13 +16,13 @@ from hisparse_sim.traces.commands.options import combined, provenance_option, qu
 from hisparse_sim.traces.commands.values import Name, Number, Real
 
 
-def known_profiles(section: str) -> Callable[[], Iterable[str]]:
-    """Return a function that names the shipped profiles: of models, hardware or links."""
+def known_profiles(*sections: str) -> Callable[[], Iterable[str]]:
+    """Return a function that names the shipped profiles: of models, blocks, hardware or links."""
 
     def names() -> Iterable[str]:
         from hisparse_sim.simulator.serving.profiles import read_profiles
 
-        return read_profiles(section)
+        return [name for section in sections for name in read_profiles(section)]
 
     return names
 
@@ -186,7 +186,7 @@ machine_options = combined(
 deployment_options = combined(
     click.option(
         "--model",
-        type=Name(known_profiles("models")),
+        type=Name(known_profiles("models", "blocks")),
         default=Scenario.model,
         show_default=True,
         help="Model profile; see `hisparse-sim profiles`.",

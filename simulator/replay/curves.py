@@ -22,6 +22,11 @@ class SwapIn(Protocol):
         """Return the swap-in time of every step."""
         ...
 
+    @property
+    def position_tokens(self) -> int:
+        """Tokens of a position that it is for."""
+        ...
+
 
 def rolling_curves(
     swept: Sweep, window: int = 100, skip_steps: int = 0, swap_in: SwapIn | None = None
@@ -41,7 +46,7 @@ def rolling_curves(
     Raises ValueError if no (request, layer) is as long as the window, TraceError if time is
     asked for and the positions of a trace are not tokens.
     """
-    if swap_in is not None:
+    if swap_in is not None and swap_in.position_tokens == 1:
         refuse_blocks((piece.trace for piece in swept.pieces), "swap-in times need")
     rows = [len(misses) for piece in swept.pieces for misses in piece.misses.values()]
     check_window(max(rows, default=0), window, skip_steps)

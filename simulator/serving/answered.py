@@ -53,6 +53,7 @@ class Serving(Shown):
     aim: Aim  # of the first load
     origin: Origin  # of the misses
     notes: tuple[str, ...]
+    buffer: int  # slots
 
     def _shown(self) -> tuple[str, Iterable[str], pd.DataFrame]:
         return "Serving", self.notes, self.rows

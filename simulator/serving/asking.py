@@ -16,7 +16,7 @@ from hisparse_sim.simulator.serving.answered import Planned, Serving, with_origi
 from hisparse_sim.simulator.serving.candidates import Progress as PlanProgress
 from hisparse_sim.simulator.serving.config_check import Finding
 from hisparse_sim.simulator.serving.hardware import load_hardware
-from hisparse_sim.simulator.serving.plan import DEFAULT_BUFFERS, DEFAULT_RATIOS, make_plan
+from hisparse_sim.simulator.serving.plan import DEFAULT_RATIOS, make_plan
 from hisparse_sim.simulator.serving.prediction import Setting
 from hisparse_sim.simulator.serving.reproduce import Progress, origin_of, table
 from hisparse_sim.simulator.serving.reproduce import reproduce as redo
@@ -80,9 +80,9 @@ def plan(
         The load, as for `serve`: a closed loop (None: `DEFAULT_CONCURRENCY`), or with `rate` an
         open one.
     buffers, ratios, resident_tokens, any_layout
-        Candidates (None: `DEFAULT_BUFFERS`, `DEFAULT_RATIOS`, nothing resident), in the layout of
-        the scenario or in any that fits the machine. Resident are the newest tokens of a request,
-        on the GPU beside its buffer.
+        Candidates (None: five sizes from the top-k of the model on, `DEFAULT_RATIOS`, nothing
+        resident), in the layout of the scenario or in any that fits the machine. Resident are the
+        newest tokens of a request, on the GPU beside its buffer.
     mode
         How swap-in and compute overlap.
     max_tpot_ms, max_ttft_s, percentile, max_miss_rate
@@ -124,6 +124,7 @@ def plan(
         notes += tuple(notes_on(recorded, setting, aim))
     residents = whole_numbers("resident_tokens", several(resident_tokens) or (0,), 0)
     notes += (RESIDENT,) * any(residents)
+    sizes = several(buffers)
     pairs = None
     if asked.prefill_instances is not None or asked.decode_instances is not None:
         pairs = [(asked.prefill_instances or 1, asked.decode_instances or 1)]
@@ -132,7 +133,7 @@ def plan(
         aim,
         misses_of,
         policy.name,
-        whole_numbers("buffers", several(buffers) or DEFAULT_BUFFERS),
+        None if sizes is None else whole_numbers("buffers", sizes),
         whole_numbers("ratios", several(ratios) or DEFAULT_RATIOS),
         residents=residents,
         instances=pairs,
@@ -169,7 +170,7 @@ def check_config(
 def serve(
     *,
     modes: str | Iterable[str] | None = None,
-    buffer: int = 4096,
+    buffer: int | None = None,
     ratio: int = 4,
     resident_tokens: int = 0,
     policy: str | Policy = "lru",
@@ -194,8 +195,9 @@ def serve(
         Fields of `Scenario`.
     modes
         Of `exposure.MODES` (None: `DEFAULT_MODES`).
-    resident_tokens
-        Newest tokens of a request that stay on the GPU beside its buffer.
+    buffer, resident_tokens
+        Slots (None: twice the top-k of the model), and the newest tokens of a request that stay on
+        the GPU beside them.
     concurrencies, rate
         Closed loop, one row each (None: `DEFAULT_CONCURRENCY`), or open loop, requests per second.
     requests, range_ratio, seed
@@ -242,18 +244,20 @@ def serve(
         setting = _with_prefixes(setting, asked, recorded)
         notes += tuple(notes_on(recorded, setting, aims[0]))
     notes += (RESIDENT,) * bool(resident_tokens)
+    top_k = setting.deployment.model.top_k
+    size = 2 * top_k if buffer is None else whole_number("buffer", buffer)
     rows = serve_all(
         setting,
         misses_of,
         several(modes) or DEFAULT_MODES,
-        whole_number("buffer", buffer),
+        size,
         whole_number("ratio", ratio),
         policy.name,
         aims,
         progress,
         resident_tokens=whole_number("resident_tokens", resident_tokens, 0),
     )
-    return Serving(with_origin(origin, rows), setting, aims[0], origin, notes)
+    return Serving(with_origin(origin, rows), setting, aims[0], origin, notes, size)
 
 
 def reproduce(

@@ -18,7 +18,7 @@ from hisparse_sim.simulator.serving.models import Model, load_model
 from hisparse_sim.simulator.serving.prediction import Setting
 from hisparse_sim.simulator.serving.scenario import GIB, MOST_GIB
 from hisparse_sim.traces import Trace
-from hisparse_sim.traces.file.units import refuse_blocks
+from hisparse_sim.traces.file.units import check_unit, refuse_blocks
 
 _MOST_RATIO = 2**20
 
@@ -30,7 +30,8 @@ class SwapIn:
     link: Link
     kernel: str  # "sglang" or "native"
     batch: int  # requests that swap in together, with the same misses
-    entry_bytes: int
+    entry_bytes: int  # of a position in a layer
+    position_tokens: int = 1
 
     def us(self, misses: Misses, buffer_size: int) -> npt.NDArray[np.float64]:
         """Return the swap-in time of every step, for `misses` [steps] of one layer and request."""
@@ -46,9 +47,14 @@ def model_of(
     the traces. Raises TraceError for traces whose positions are not tokens, ValueError for an
     unknown name and for traces of several models.
     """
+    if name is not None:
+        model = load_model(name, profiles)
+        if model.position_tokens > 1:
+            check_unit(traces, model.position_tokens, model.name)
+            return model, ""
     refuse_blocks(traces, "ratios, models and links need")
     if name is not None:
-        return load_model(name, profiles), ""
+        return model, ""
     if len({trace.metadata.model for trace in traces}) > 1:
         raise ValueError("the traces are of several models; choose one with `model`")
     top_k = max(trace.metadata.top_k for trace in traces)
@@ -83,7 +89,8 @@ def add_swap_in(swept: Sweep, rows: pd.DataFrame, swap_in: SwapIn) -> pd.DataFra
     step if nothing hides it; not the time of the mean misses, since it is not linear in them.
     Raises TraceError for traces whose positions are not tokens.
     """
-    refuse_blocks((piece.trace for piece in swept.pieces), "swap-in times need")
+    if swap_in.position_tokens == 1:
+        refuse_blocks((piece.trace for piece in swept.pieces), "swap-in times need")
     times: dict[tuple[object, ...], list[npt.NDArray[np.float64]]] = {}
     keys = ["trace", "policy", "buffer", *(["request", "layer"] if swept.per_layer else [])]
     for piece in swept.pieces:
@@ -116,11 +123,13 @@ def add_costs(
     of the traces plus `output_len`. The requests that fit on a GPU are those that `plan` gives.
     `disaggregated`: prefill runs on other GPUs. Raises ValueError for values that the engine
     refuses, TraceError for traces whose positions are not tokens."""
-    refuse_blocks((piece.trace for piece in swept.pieces), "memory models need")
-    check_costs(ratios)
     rows, model = swept.rows, deployment.model
-    entry_bytes = deployment.entry_bytes
-    tokens, generated = swept.longest_request, swept.longest_output + output_len
+    if model.position_tokens == 1:
+        refuse_blocks((piece.trace for piece in swept.pieces), "memory models need")
+    check_costs(ratios)
+    entry_bytes = deployment.entry_bytes * model.position_tokens
+    tokens = swept.longest_request * model.position_tokens
+    generated = swept.longest_output * model.position_tokens + output_len
     priced = []
     for ratio in ratios:
         block = rows.copy()

@@ -10,7 +10,7 @@ from functools import lru_cache
 from os.path import commonprefix
 from typing import NamedTuple
 
-from hisparse_sim.simulator.serving.models import Model
+from hisparse_sim.simulator.serving.model import Model
 from hisparse_sim.traces.synth.generated import GeneratedTrace
 from hisparse_sim.traces.synth.generator import Profile, get_profile, profiles, reshaped
 
@@ -27,13 +27,17 @@ class Demand(NamedTuple):
 
 
 def profile_of(model: Model) -> Profile:
-    """The profile of this model, else that of the model with the most similar name."""
-    known = [profile for profile in profiles().values() if profile.tokens_per_position == 1]
+    """The profile of this model; else, of those that select as many tokens at a time or, failing
+    that, blocks, the one of the model with the most similar name."""
+    known = list(profiles().values())
+    alike = [one for one in known if one.tokens_per_position == model.position_tokens]
+    alike = alike or [one for one in known if one.tokens_per_position > 1]
 
-    def alike(profile: Profile) -> int:
-        return len(commonprefix([profile.model.lower(), model.name.lower()]))  # noqa: RUF071
+    def similar(profile: Profile) -> int:
+        names = [profile.name, profile.model.lower()]
+        return max(len(commonprefix([name, model.name.lower()])) for name in names)  # noqa: RUF071
 
-    return max(known, key=alike)
+    return max(alike, key=similar)
 
 
 def profile_names() -> tuple[str, ...]:
@@ -49,13 +53,16 @@ def profile_called(name: str) -> Profile:
 def demand_of(model: Model, context: int) -> Demand:
     """The demand of `model` in requests of `context` tokens."""
     profile = profile_of(model)
+    tokens, wanted = profile.tokens_per_position, model.position_tokens
     note = (
         f"misses from synthetic demand at {context:,} tokens, fitted to published figures of"
         f" {profile.model} at {profile.prompt_len:,}"
     )
-    if profile.model.lower() != model.name.lower():
+    if model.name.lower() not in (profile.name, profile.model.lower()):
         note += f", the nearest to {model.name}"
-    return Demand(_trace(profile.name, model.top_k, model.layers, context), note)
+    if tokens != wanted:
+        note += f", with blocks of {wanted} tokens as if they were of {tokens}: give a `trace`"
+    return Demand(_trace(profile.name, model.top_k, model.layers, context, wanted), note)
 
 
 def demand_beyond(model: Model, context: int, held_tokens: int) -> GeneratedTrace:
@@ -67,7 +74,9 @@ def demand_beyond(model: Model, context: int, held_tokens: int) -> GeneratedTrac
 
 
 @lru_cache(maxsize=8)
-def _trace(profile: str, top_k: int, layers: int, context: int) -> GeneratedTrace:
-    shape = reshaped(get_profile(profile), top_k=top_k, num_layers=layers)
+def _trace(profile: str, top_k: int, layers: int, context: int, tokens: int) -> GeneratedTrace:
+    shape = reshaped(
+        get_profile(profile), top_k=top_k, num_layers=layers, tokens_per_position=tokens
+    )
     steps = max(min(STEPS, DRAWN // context), FEWEST_STEPS)
     return GeneratedTrace(shape, context, steps, LAYERS)

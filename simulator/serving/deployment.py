@@ -22,9 +22,10 @@ from hisparse_sim.simulator.serving.memory import (
     pages,
     unbudgeted_bytes,
 )
-from hisparse_sim.simulator.serving.models import Model
+from hisparse_sim.simulator.serving.model import Model
 from hisparse_sim.simulator.serving.steptimes import Layout
 from hisparse_sim.traces.arguments import whole_number
+from hisparse_sim.traces.file.units import block_unit, plural
 
 RESERVE = "GPU reserve"
 GIB = 1 << 30
@@ -48,13 +49,12 @@ def rank_weight_bytes(model: Model, layout: Layout) -> int:
     srt/models/deepseek_v2.py, srt/models/deepseek_common/deepseek_weight_loader.py,
     srt/layers/attention/dsa/dsa_indexer.py.
     """
-    counts = model.parameters()
-    up = model.kv_lora_rank * model.heads * (model.nope_dim + model.value_dim) * model.layers
+    counts, up = model.parameters(), model.absorbed_parameters
     to_keys = model.indexer_key_parameters
     unsplit = model.unsplit_attention_parameters - to_keys
     tp = layout.attention_tp
     attention = (unsplit + (counts.attention - unsplit - to_keys) / tp) * model.weight_bytes
-    router = (model.layers - model.dense_layers) * model.hidden * model.experts
+    router = (model.all_layers - model.dense_layers) * model.hidden * model.experts
     split = (
         counts.experts * model.expert_weight_bytes
         + (counts.dense - router) * model.weight_bytes
@@ -108,7 +108,8 @@ class Deployment:
         if self.pool_bytes is not None:
             return self.pool_bytes
         free = self.hardware.gpu_bytes - self.hardware.runtime_bytes
-        return int(free * self.mem_fraction_static) - self.weight_bytes
+        left = int(free * self.mem_fraction_static) - self.weight_bytes
+        return int(left * self.model.pool_share) if left > 0 else left
 
     @property
     def reserve_bytes(self) -> int:
@@ -169,6 +170,12 @@ class Deployment:
             + f", {_gib(self.rank_host_bytes)} for the host pool of each",
             f"engine: {self.engine.name}",
         ]
+        if self.model.position_tokens > 1:
+            blocks = plural(block_unit(self.model.position_tokens))
+            lines.append(
+                f"{self.model.name} selects {blocks} in {self.model.layers} of its"
+                f" {self.model.all_layers} layers: SGLang's rules, with a block for a token"
+            )
         if given and self.device_pool_bytes + self.weight_bytes > gpu:
             lines[1] += (
                 f"; with the {_gib(self.weight_bytes)} of {self.model.name}'s weights that is more"

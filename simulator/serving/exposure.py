@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from hisparse_sim.simulator.serving.foresight import Guess
 from hisparse_sim.simulator.serving.missing import LayerMisses
-from hisparse_sim.simulator.serving.models import Model
+from hisparse_sim.simulator.serving.model import Model
 from hisparse_sim.traces.machine_code import rule
 
 GUESSES = ("prefetch-layer", "prefetch-step")

@@ -18,7 +18,7 @@ from hisparse_sim.simulator.serving.engines import NEWEST, Engine
 from hisparse_sim.simulator.serving.lengths import PAGE_TOKENS as PAGE_TOKENS
 from hisparse_sim.simulator.serving.lengths import REFUSED, check_length
 from hisparse_sim.simulator.serving.lengths import pages as pages
-from hisparse_sim.simulator.serving.models import Model
+from hisparse_sim.simulator.serving.model import Model
 
 MAX_BUFFER = 32_767  # slot ids are int16
 
@@ -53,8 +53,8 @@ def device_pool_tokens(
     """
     keys = model.indexer_key_bytes * (ratio if engine.budgets_every_key else 1)
     entry = _budgeted_entry_bytes(model, kv_dtype, engine)
-    drafts = draft_layers * (entry * ratio + keys)
-    return _whole_pages(pool_bytes, model.layers * (entry + keys) + drafts, most)
+    others = draft_layers * (entry * ratio + keys) + ratio * model.resident_token_bytes(kv_dtype)
+    return _whole_pages(pool_bytes, model.layers * (entry + keys) + others, most)
 
 
 def baseline_pool_tokens(
@@ -70,8 +70,8 @@ def baseline_pool_tokens(
     """Tokens that the same bytes hold without HiSparse: every entry and key on the GPU."""
     entry = _budgeted_entry_bytes(model, kv_dtype, engine)
     keys = _baseline_key_bytes(model, engine, disaggregated)
-    drafts = draft_layers * (entry + model.indexer_key_bytes)
-    return _whole_pages(pool_bytes, model.layers * entry + keys + drafts, most)
+    others = draft_layers * (entry + model.indexer_key_bytes) + model.resident_token_bytes(kv_dtype)
+    return _whole_pages(pool_bytes, model.layers * entry + keys + others, most)
 
 
 def _baseline_key_bytes(model: Model, engine: Engine, disaggregated: bool) -> int:
@@ -109,10 +109,19 @@ def device_tokens(tokens: int, device_buffer_size: int, scratch_tokens: int = 0)
     return held if held < device_buffer_size else device_buffer_size + PAGE_TOKENS
 
 
-def hot_buffer_bytes(model: Model, kv_dtype: str, device_buffer_size: int) -> int:
+def held_tokens(model: Model, device_buffer_size: int, resident_tokens: int = 0) -> int:
+    """Tokens of a request on the GPU at most, beside the reserved page: slots, the resident share,
+    and what a reserved block has beyond a page."""
+    tokens = model.position_tokens
+    return device_buffer_size * tokens + max(tokens - PAGE_TOKENS, 0) + pages(resident_tokens)
+
+
+def hot_buffer_bytes(
+    model: Model, kv_dtype: str, device_buffer_size: int, resident_tokens: int = 0
+) -> int:
     """Bytes of one request's hot buffer over all layers, its reserved page included."""
-    slots = device_buffer_size + PAGE_TOKENS
-    return slots * model.layers * model.entry_bytes(kv_dtype)
+    tokens = held_tokens(model, device_buffer_size, resident_tokens) + PAGE_TOKENS
+    return tokens * model.layers * model.entry_bytes(kv_dtype)
 
 
 def request_host_bytes(model: Model, kv_dtype: str, tokens: int) -> int:
@@ -134,8 +143,9 @@ def full_kv_bytes(
     disaggregated: bool = False,
 ) -> int:
     """Device bytes of a request that is wholly on the GPU: KV entries and indexer keys."""
-    keys = pages(tokens) * _baseline_key_bytes(model, engine, disaggregated)
-    return request_host_bytes(model, kv_dtype, tokens) + keys
+    beside = _baseline_key_bytes(model, engine, disaggregated)
+    beside += model.resident_token_bytes(kv_dtype)
+    return request_host_bytes(model, kv_dtype, tokens) + pages(tokens) * beside
 
 
 def slot_table_bytes(model: Model, device_buffer_size: int, engine: Engine = NEWEST) -> int:
@@ -246,7 +256,7 @@ def capacity(
     logical = pool * ratio
     length = check_length(tokens - output, output, pool, model.context)
     tokens = tokens - output + length.output
-    held = device_buffer_size + pages(resident_tokens)
+    held = held_tokens(model, device_buffer_size, resident_tokens)
     per_request = device_tokens(tokens, held, scratch_tokens)
     pinned = host_pool_bytes(pool, ratio, model.layers, entry)
     by_device, by_keys = pool // per_request, logical // pages(tokens)
@@ -282,7 +292,7 @@ def capacity(
         pool_tokens=pool,
         logical_tokens=logical,
         device_tokens_per_request=per_request,
-        hot_buffer_bytes=hot_buffer_bytes(model, kv_dtype, held),
+        hot_buffer_bytes=hot_buffer_bytes(model, kv_dtype, device_buffer_size, resident_tokens),
         output=length.output,
         host_bytes_per_request=request_host_bytes(model, kv_dtype, tokens),
         indexer_bytes_per_request=indexer_bytes(model, tokens),

@@ -114,20 +114,23 @@ def layer_misses(
     start: str = "staged",
     *,
     resident_tokens: int = 0,
+    position_tokens: int = 1,
     seed: int = 0,
     warm_up_steps: int = WARM_UP_STEPS,
 ) -> LayerMisses:
     """Replay `trace` (None: the bundled sample) and average each layer's misses.
 
-    The newest `resident_tokens` of a request never miss. The first `warm_up_steps` of every request
+    The newest `resident_tokens` of a request never miss; a position of the trace holds
+    `position_tokens`. The first `warm_up_steps` of every request
     are replayed but not averaged. Raises TraceError
     for a bad trace or one whose positions are not tokens, ValueError for one that is no longer than
     the warm-up.
     """
     opened = as_trace(trace)
-    refuse_blocks([opened], "serving models need")
+    if position_tokens == 1:
+        refuse_blocks([opened], "serving models need")
     chosen = get_policy(policy)
-    mode = mode_of([opened], resident_tokens=resident_tokens)
+    mode = mode_of([opened], resident_tokens=resident_tokens // position_tokens)
     if isinstance(opened, CountedTrace):
         if mode is not None:
             raise TraceError(f"{opened.path} was counted with nothing resident: give the trace")
@@ -157,7 +160,7 @@ def layer_misses(
         for layer, misses, listed, seq_len in pool.map(replay, opened.parts):
             by_layer.setdefault(layer, []).append(misses)
             listed_by_layer.setdefault(layer, []).append(listed)
-            contexts.append(float(np.mean(seq_len)))
+            contexts.append(float(np.mean(seq_len)) * position_tokens)
             steps.append(len(seq_len))
     grid = np.linspace(0, 1, QUANTILES)
     layers = [np.concatenate(parts) for _, parts in sorted(by_layer.items())]
@@ -260,14 +263,19 @@ class MissCurve:
 
 
 def read_miss_curve(
-    path: str | Path, policy: str, context: float, top_k: int, start: str = "staged"
+    path: str | Path,
+    policy: str,
+    context: float,
+    top_k: int,
+    start: str = "staged",
+    unit: str = TOKEN,
 ) -> MissCurve:
     """Misses from the rows of a sweep (csv, json, jsonl, parquet), or facts, in place of a replay.
 
     The rate at a buffer is misses over accesses, summed over the rows of `policy`. Rows of one's
     own need `buffer` and `miss_rate` alone, one at every buffer. Of two starts that were swept,
     `start` is taken. A rate has no layers or distribution: all are taken as equal. `context`:
-    tokens of the requests that were swept.
+    tokens of the requests that were swept. `unit`: what their positions are.
 
     Raises TraceError if the file cannot be read, has no rows, has a rate that is none (missing,
     negative, above 1), holds several traces, starts, seeds or selections of one trace, or counts no
@@ -288,10 +296,11 @@ def read_miss_curve(
         if (missing := rows[column].isna()).any():
             row = int(missing.to_numpy().argmax()) + 1
             raise TraceError(f"{file}, row {row}: {column} is missing, which is not a rate of 0")
-    others = set(rows["unit"].fillna(TOKEN)) - {TOKEN} if "unit" in rows else set()
+    others = set(rows["unit"].fillna(TOKEN)) - {unit} if "unit" in rows else set()
     if others:
         units = " and ".join(map(plural, sorted(others)))
-        raise TraceError(f"{file} counts {units}, and serving models need single tokens")
+        wanted = "single tokens" if unit == TOKEN else plural(unit)
+        raise TraceError(f"{file} counts {units}, and serving models need {wanted}")
     if "policy" in rows:
         swept = ", ".join(dict.fromkeys(rows["policy"].dropna()))
         rows = rows[rows["policy"].str.lower().replace(ALIASES) == policy]

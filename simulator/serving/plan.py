@@ -31,7 +31,7 @@ from hisparse_sim.simulator.serving.worth import (
     policy_value,
 )
 
-DEFAULT_BUFFERS = (2048, 3072, 4096, 6144, 8192)
+BUFFERS_TIMES = (1, 1.5, 2, 3, 4)  # the top-k of the model
 DEFAULT_RATIOS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20)
 
 
@@ -89,7 +89,7 @@ def make_plan(
     aim: Aim,
     misses_of: MissesOf,
     policy: str = "lru",
-    buffers: Iterable[int] = DEFAULT_BUFFERS,
+    buffers: Iterable[int] | None = None,
     ratios: Iterable[int] = DEFAULT_RATIOS,
     *,
     residents: Iterable[int] = (0,),
@@ -111,6 +111,8 @@ def make_plan(
     Raises ValueError if the model does not fit or a buffer is smaller than its top-k.
     """
     layouts = (setting, *other_layouts)
+    if buffers is None:
+        buffers = [round(setting.deployment.model.top_k * times) for times in BUFFERS_TIMES]
     pairs = None if instances is None else tuple(instances)
 
     def apart(one: Setting) -> list[Setting]:

@@ -7,9 +7,6 @@ from functools import cache, cached_property
 from pathlib import Path
 
 from hisparse_sim.simulator.serving.admission import (
-    CLIP_NEW_TOKENS,
-    FINAL_RATIO,
-    TRANSFER_RESERVE_TOKENS,
     Pool,
 )
 from hisparse_sim.simulator.serving.deployment import RESERVE, Deployment
@@ -20,12 +17,12 @@ from hisparse_sim.simulator.serving.memory import (
     HOST,
     PAGE_TOKENS,
     check_buffer,
-    device_tokens,
     full_kv_bytes,
-    pages,
+    held_tokens,
 )
 from hisparse_sim.simulator.serving.missing import LayerMisses
 from hisparse_sim.simulator.serving.profiles import ProfileError
+from hisparse_sim.simulator.serving.residents import residents
 from hisparse_sim.simulator.serving.served import Server
 from hisparse_sim.simulator.serving.speculation import Speculation
 from hisparse_sim.simulator.serving.steptimes import StepTimes
@@ -74,6 +71,8 @@ class Setting:
         if self.mode != "baseline":
             model = self.deployment.model
             check_buffer(model, self.device_buffer_size)
+            if self.speculation and model.position_tokens > 1:
+                raise ValueError(f"drafts are modelled for single tokens, not for {model.name}")
             if self.speculation:
                 self.speculation.check(self.deployment.engine, model.top_k)
             whole_number("resident_tokens", self.resident_tokens, 0)
@@ -125,7 +124,8 @@ class Setting:
     @property
     def held_tokens(self) -> int:
         """Tokens of a request that are on the GPU at most, the reserved page and scratch aside."""
-        return self.device_buffer_size + pages(self.resident_tokens)
+        model = self.deployment.model
+        return held_tokens(model, self.device_buffer_size, self.resident_tokens)
 
     def _pool(self, device_tokens: int, logical_tokens: int, device_buffer_size: int) -> Pool:
         return Pool(
@@ -170,7 +170,10 @@ class Setting:
             self.held_tokens,
             misses,
             swap_in_on(
-                self.link, self.kernel, self.device_buffer_size, self.deployment.entry_bytes
+                self.link,
+                self.kernel,
+                self.device_buffer_size,
+                self.deployment.entry_bytes * self.deployment.model.position_tokens,
             ),
             self.speculation.acceptance_length if self.speculation else 1.0,
             self.guess,
@@ -230,60 +233,9 @@ class Setting:
         )
 
     def resident(self, prompt: int, output: int) -> tuple[int, str]:
-        """Requests that one rank runs together if others always wait, and their limit.
-
-        All at their mean length, so that growth and endings balance; the last one admitted also
-        needs room for its prompt in the device pool if prefill runs on the same GPUs. `output` is
-        cut as the engine does, and 0 run if it refuses them.
-        """
-        pool = self.pool
-        output = pool.length(prompt, output).output
-        if output < 1:
-            return 0, "length"
-        mean = pages(prompt + output // 2)
-        found = {"max-running-requests": max(self.max_running_requests // self.ranks, 1)}
-        if self.disaggregated:
-            each = mean + TRANSFER_RESERVE_TOKENS
-            found["device pool"] = pool.device_tokens // each
-            if pool.hierarchical:
-                held = pool.device_buffer_size + PAGE_TOKENS + pool.scratch_tokens
-                found["device pool"] = pool.device_tokens // held
-                found["indexer keys"] = pool.logical_tokens // each
-        else:
-            found |= self._beside_a_prompt(prompt, output, mean)
-        limit = min(found, key=lambda name: found[name])
-        return found[limit], limit
-
-    def _beside_a_prompt(self, prompt: int, output: int, mean: int) -> dict[str, int]:
-        """Requests that run while the last one admitted still has its prompt in the device pool.
-
-        Ends spread evenly over time, except where whole outputs are promised without HiSparse:
-        there equal requests stay in step.
-        """
-        pool = self.pool
-        clipped = min(output, CLIP_NEW_TOKENS)
-        promise = clipped * (1 - clipped / (2 * output))  # the mean of min(left, 4096)
-        arriving = pages(prompt)
-        if pool.engine.admits_with_page or not pool.ignore_eos:
-            arriving += PAGE_TOKENS
-        if not pool.ignore_eos:
-            arriving += clipped
-        if pool.scaled:
-            promise *= FINAL_RATIO
-
-        def beside(tokens: int, each: float) -> int:
-            return max(int((tokens - arriving) // each) + 1, 1)
-
-        if not pool.hierarchical:
-            room = beside(pool.device_tokens, mean + promise)
-            if pool.ignore_eos:
-                room = max(min(room, pool.device_tokens // pages(prompt + output)), 1)
-            return {"device pool": room}
-        held = device_tokens(prompt + output, pool.device_buffer_size, pool.scratch_tokens)
-        return {
-            "prefill headroom": beside(pool.device_tokens, held + promise),
-            "indexer keys": beside(pool.logical_tokens, mean + promise),
-        }
+        """Requests that one rank runs together if others always wait, and their limit."""
+        most = max(self.max_running_requests // self.ranks, 1)
+        return residents(self.pool, most, prompt, output, self.disaggregated)
 
     def step_us(self, batch: int, context: float) -> float:
         """A decode step with `batch` requests of mean `context` on every rank, swap-in included."""

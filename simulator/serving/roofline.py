@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hisparse_sim.simulator.serving.hardware import Hardware
-from hisparse_sim.simulator.serving.models import Model
+from hisparse_sim.simulator.serving.model import Model
 from hisparse_sim.simulator.serving.profiles import ProfileError
 from hisparse_sim.simulator.serving.steptimes import MODELLED, Layout, StepTimes
 
@@ -45,22 +45,24 @@ class Roofline:
         return max(flops / tflops / 1e6, bytes_ / self.hardware.memory_gb_s / 1e3)
 
     def attention_terms(
-        self, tokens: float, attended: float, scanned: float, keys: float
+        self, tokens: float, attended: float, scanned: float, keys: float, others: float = 0.0
     ) -> tuple[float, float, float]:
         """us of projections, sparse attention and indexer on one rank, over all layers.
 
-        `tokens` are computed; their queries attend to `attended` entries and score `scanned` keys
-        a layer, all together; `keys` are read.
+        `tokens` are computed; their queries attend to `attended` entries and score the keys of
+        `scanned` tokens in a layer that selects, and attend to `others` in all other ways, all
+        together; the keys of `keys` tokens are read.
         """
         model, tp = self.model, self.layout.attention_tp
         whole = model.unsplit_attention_parameters
         weights = whole + (model.parameters().attention - whole) / tp
-        scores = 2 * model.heads / tp * (2 * model.kv_lora_rank + model.rope_dim)
-        entry = model.entry_bytes(self.kv_dtype)
-        queries = 2 * model.index_heads * model.index_dim
+        scores = 2 * model.heads / tp * model.score_values
+        entry = model.entry_bytes(self.kv_dtype) * model.entry_tokens
+        read = model.layers * attended + others
+        queries = 2 * model.index_heads * model.index_dim / model.key_tokens
         return (
             self._us(2 * weights * tokens, weights * model.weight_bytes, fp8=True),
-            model.layers * self._us(attended * scores, attended * entry, fp8=False),
+            self._us(read * scores, read * entry, fp8=False),
             model.indexer_layers
             * self._us(scanned * queries, keys * model.indexer_key_bytes, fp8=True),
         )
@@ -90,7 +92,7 @@ class Roofline:
     def _exchange_us(self, tokens: float) -> float:
         """Hidden states to the experts and back: bf16 among the GPUs of a node; to each other node
         a token goes once, in FP8, and comes back in bf16."""
-        machine, size = self.hardware, self.model.hidden * self.model.layers
+        machine, size = self.hardware, self.model.hidden * self.model.all_layers
         inside = min(self.layout.gpus, machine.gpus)
         every = tokens * self.layout.attention_dp * inside / self.layout.gpus
         us = 4 * every * size * (inside - 1) / inside / machine.gpu_link_gb_s / 1e3
@@ -100,26 +102,32 @@ class Roofline:
         return us
 
     def decode_attention_us(self, batch: float, context: float) -> float:
-        scanned = batch * context
-        attended = batch * min(context, self.model.top_k)
-        return self._sum(DECODE_ATTENTION, self.attention_terms(batch, attended, scanned, scanned))
+        model, (growing, fixed) = self.model, self.model.other_entries
+        scanned, others = batch * context, batch * (growing * context + fixed)
+        attended = batch * min(context / model.entry_tokens, model.selected_entries)
+        terms = self.attention_terms(batch, attended, scanned, scanned, others)
+        return self._sum(DECODE_ATTENTION, terms)
 
     def decode_rest_us(self, batch: float) -> float:
         return self._sum(DECODE_REST, self.rest_terms(batch))
 
     def prefill_attention_us(self, tokens: float) -> float:
         """A whole prompt; every query reads the entries that it selected."""
-        full = min(tokens, self.model.top_k)
-        attended = full * (full + 1) / 2 + (tokens - full) * self.model.top_k
+        model, (growing, fixed) = self.model, self.model.other_entries
+        full = min(tokens, model.selected_entries * model.entry_tokens)
+        attended = full * (full + 1) / 2 / model.entry_tokens
+        attended += (tokens - full) * model.selected_entries
         scanned = tokens * (tokens + 1) / 2
-        return self._sum(PREFILL_ATTENTION, self.attention_terms(tokens, attended, scanned, tokens))
+        others = growing * scanned + fixed * tokens
+        terms = self.attention_terms(tokens, attended, scanned, tokens, others)
+        return self._sum(PREFILL_ATTENTION, terms)
 
     def prefill_rest_us(self, tokens: float) -> float:
         return self._sum(PREFILL_REST, self.rest_terms(tokens))
 
     def _sum(self, factors: tuple[float, ...], terms: tuple[float, ...]) -> float:
         fixed, *each = factors
-        return fixed * self.model.layers + sum(
+        return fixed * self.model.all_layers + sum(
             factor * term for factor, term in zip(each, terms, strict=True)
         )
 

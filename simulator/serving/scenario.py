@@ -122,22 +122,11 @@ class Scenario:
         Raises ValueError (ProfileError among them) for unknown names and weights that do not fit,
         TraceError for a bad trace or miss curve, or one that does not count tokens.
         """
-        from functools import cache
-
-        from hisparse_sim.simulator.mrc.counted import as_trace_or_facts
-        from hisparse_sim.simulator.serving.demand import demand_beyond, demand_of
-        from hisparse_sim.simulator.serving.missing import (
-            LayerMisses,
-            Origin,
-            layer_misses,
-            read_miss_curve,
-        )
+        from hisparse_sim.simulator.serving.asked_misses import misses_for
         from hisparse_sim.simulator.serving.models import load_model
         from hisparse_sim.simulator.serving.prediction import Setting
         from hisparse_sim.simulator.serving.profiles import ProfileError
         from hisparse_sim.simulator.serving.step_source import steps_for
-        from hisparse_sim.traces import Trace
-        from hisparse_sim.traces.file.units import refuse_blocks
 
         model = load_model(self.model, self.profiles)
         deployment = deployment_of(
@@ -154,7 +143,7 @@ class Scenario:
             profiles=self.profiles,
         )
         deployment = replace(deployment, draft_layers=int(self.speculation is not None))
-        machine = deployment.hardware
+        machine, model = deployment.hardware, deployment.model
         steps, no_steps = None, ""
         try:
             steps = steps_for(model, machine, self.layout, self.kv_dtype, self.step_times)
@@ -162,44 +151,16 @@ class Scenario:
             if self.step_times is not None:
                 raise
             no_steps = str(error)  # memory is answered, rates are not
-        start = "direct" if self.apart else "staged"
         context = context or self.prompt + self.output_len // 2
-        notes: tuple[str, ...] = (f"rates are not known: {no_steps}",) if no_steps else ()
-        given: MissesOf
-        trace: Trace
-        if self.miss_curve is not None:
-            if self.trace is not None:
-                raise ValueError("give a trace to replay or a miss curve, not both")
-            given = curve = read_miss_curve(
-                self.miss_curve, policy.name, context, model.top_k, start
-            )
-            origin = curve.origin
-            notes += (f"misses from {self.miss_curve}",)
-            if curve.start not in ("", start):
-                notes += (f"they are of a {curve.start} start, this is a {start} one",)
-        else:
-            if self.trace is None:
-                trace, note = demand_of(model, context)
-            else:
-                trace = as_trace_or_facts(self.trace)
-                refuse_blocks([trace], "serving models need")
-                note = (
-                    f"misses from {trace.name} ({trace.metadata.model},"
-                    f" {trace.metadata.provenance})"
-                )
-                if trace.metadata.model != model.name:
-                    note += f", not from {model.name}"
-            origin, notes = Origin.of(trace), (*notes, note)
-
-            @cache
-            def misses_of(name: str, size: int, resident_tokens: int = 0) -> LayerMisses:
-                ours = trace
-                if self.trace is None:
-                    ours = demand_beyond(model, context, size + resident_tokens)
-                chosen = policy if name == policy.name else name
-                return layer_misses(ours, chosen, size, start, resident_tokens=resident_tokens)
-
-            given = misses_of
+        given, origin, said = misses_for(
+            model,
+            policy,
+            context,
+            self.trace,
+            self.miss_curve,
+            "direct" if self.apart else "staged",
+        )
+        notes = (*((f"rates are not known: {no_steps}",) if no_steps else ()), *said)
         setting = Setting(
             deployment,
             steps,
@@ -261,10 +222,11 @@ def deployment_of(
     machine = load_hardware(hardware, profiles)
     if host_memory_gib is not None:
         machine = replace(machine, node_host_bytes=round(host_memory_gib * GIB))
+    shape = LAYOUTS[layout]
     deployment = Deployment(
-        model,
+        model.on_ranks(shape.attention_tp),
         machine,
-        LAYOUTS[layout],
+        shape,
         kv_dtype,
         mem_fraction_static,
         None if device_pool_gib is None else round(device_pool_gib * GIB),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from hisparse_sim.simulator.serving.aiconfigurator import ask_aiconfigurator
 from hisparse_sim.simulator.serving.hardware import Hardware
-from hisparse_sim.simulator.serving.models import Model
+from hisparse_sim.simulator.serving.model import Model
 from hisparse_sim.simulator.serving.profiles import ProfileError
 from hisparse_sim.simulator.serving.roofline import roofline_step_times
 from hisparse_sim.simulator.serving.steptimes import (

@@ -144,7 +144,8 @@ def sweep(
     )
     sizes = sizes_of(of, buffers, mode)
     price = None
-    if model is not None and (mode is not None or any(in_blocks(trace) for trace in of)):
+    blocks = any(in_blocks(trace) for trace in of) and not several(ratios) and link is None
+    if model is not None and (mode is not None or blocks):
         price = price_of(of, model, kv_dtype, profiles)
     wanted = several(ratios) or (DEFAULT_RATIO,) * (model is not None and price is None)
     chosen, notes = cost_model(of, model, profiles, needed=bool(wanted or link))
@@ -266,4 +267,6 @@ def swap_in_over(
     batch = whole_number("batch", batch, 1)
     if link is None or model is None:
         return None
-    return SwapIn(load_link(link, profiles), kernel, batch, model.entry_bytes(kv_dtype))
+    tokens = model.position_tokens
+    entry_bytes = model.entry_bytes(kv_dtype) * tokens
+    return SwapIn(load_link(link, profiles), kernel, batch, entry_bytes, tokens)

@@ -15,12 +15,11 @@ from hisparse_sim.simulator.replay.modes import Mode
 from hisparse_sim.simulator.replay.modes.sglang import SGLANG, scratch_tokens
 from hisparse_sim.simulator.replay.modes.vllm import PAGE_TOKENS, TAIL_PAGES
 from hisparse_sim.simulator.replay.swept import Sweep
+from hisparse_sim.simulator.serving.block_model import VALUE_BYTES
 from hisparse_sim.simulator.serving.models import KV_DTYPES, load_model
-from hisparse_sim.simulator.serving.profiles import ProfileError, find_profile
-from hisparse_sim.traces import Trace, TraceError
-from hisparse_sim.traces.file.units import TOKEN, block_unit, plural
-
-_VALUE_BYTES = {"bf16": 2, "fp8": 1, "fp8-raw": 1}  # of K and V, without scales
+from hisparse_sim.simulator.serving.profiles import match_profile
+from hisparse_sim.traces import Trace
+from hisparse_sim.traces.file.units import check_unit
 
 
 @dataclass(frozen=True)
@@ -44,26 +43,18 @@ def price_of(
     """
     if kv_dtype not in KV_DTYPES:
         raise ValueError(f"unknown KV dtype {kv_dtype!r}; known: {', '.join(KV_DTYPES)}")
-    try:
-        block = find_profile("blocks", name, profiles)
-    except ProfileError:
-        block = None
+    block = match_profile("blocks", name, profiles)
     if block is None:
         model = load_model(name, profiles)
-        unit, top_k = TOKEN, model.top_k
-        price = Price(model.name, model.layers, model.entry_bytes(kv_dtype), kv_dtype, top_k)
+        tokens, entry_bytes = 1, model.entry_bytes(kv_dtype)
+        price = Price(model.name, model.layers, entry_bytes, kv_dtype, model.top_k)
     else:
         tokens = block.count("block_tokens", least=1)
         values = tokens * 2 * block.count("kv_heads", least=1) * block.count("head_dim", least=1)
-        unit, top_k = block_unit(tokens), block.count("top_k", least=1)
-        entry_bytes = values * _VALUE_BYTES[kv_dtype]
+        top_k = block.count("top_k", least=1)
+        entry_bytes = block.count("group_bytes", 0) or values * VALUE_BYTES[kv_dtype]
         price = Price(block.name, block.count("layers", least=1), entry_bytes, kv_dtype, top_k)
-    for trace in traces:
-        if trace.metadata.unit != unit:
-            raise TraceError(
-                f"{trace.path} counts {plural(trace.metadata.unit)}, and {price.model} selects"
-                f" {plural(unit)}"
-            )
+    check_unit(traces, tokens, price.model)
     return price
 
 

@@ -74,6 +74,17 @@ def in_blocks(trace: _Trace) -> bool:
     return trace.metadata.unit != TOKEN
 
 
+def check_unit(traces: Iterable[_Trace], tokens: int, model: str) -> None:
+    """Raise TraceError for a trace whose positions are not of so many tokens, as those are that
+    `model` selects."""
+    for trace in traces:
+        if trace.metadata.unit != block_unit(tokens):
+            raise TraceError(
+                f"{trace.path} counts {plural(trace.metadata.unit)}, and {model} selects"
+                f" {plural(block_unit(tokens))}"
+            )
+
+
 def refuse_blocks(traces: Iterable[_Trace], what: str) -> None:
     """Raise TraceError for a trace whose positions are not tokens; `what` ("plans need") requires
     tokens.

@@ -261,7 +261,8 @@ def write_parts(
 
 
 def reshaped(profile: Profile, **changes: Any) -> Profile:
-    """Return the profile with other `prompt_len`, `steps`, `top_k` or `num_layers`."""
+    """Return the profile with another shape: `prompt_len`, `steps`, `top_k`, `num_layers`,
+    `tokens_per_position`."""
     return replace(profile, **{name: value for name, value in changes.items() if value is not None})
 
 

@@ -169,8 +169,8 @@ def _shipped(section: str) -> dict[str, Profile]:
     return _profiles(parse_toml(text, file), file, section)
 
 
-def find_profile(section: str, name: str, path: str | Path | None = None) -> Profile:
-    """The profile called `name` (or one of its aliases, case ignored); else the known are named."""
+def match_profile(section: str, name: str, path: str | Path | None = None) -> Profile | None:
+    """The profile called `name` (or one of its aliases, case ignored), if there is one."""
     profiles = read_profiles(section, path)
     wanted = name.casefold()
     # Names first, the user's own (read last) before the shipped: an alias never hides a name.
@@ -180,8 +180,16 @@ def find_profile(section: str, name: str, path: str | Path | None = None) -> Pro
     for profile in reversed(profiles.values()):
         if wanted in (alias.casefold() for alias in profile.aliases):
             return profile
+    return None
+
+
+def find_profile(section: str, name: str, path: str | Path | None = None) -> Profile:
+    """The profile called `name` (or one of its aliases, case ignored); else the known are named."""
+    found = match_profile(section, name, path)
+    if found is not None:
+        return found
     noun = {"models": "model", "blocks": "model of blocks", "links": "link"}.get(section, section)
+    known = ", ".join(sorted(read_profiles(section, path)))
     raise ProfileError(
-        f"unknown {noun} {name!r}; known: {', '.join(sorted(profiles))}; add your own in a file"
-        " given with `profiles`"
+        f"unknown {noun} {name!r}; known: {known}; add your own in a file given with `profiles`"
     )

@@ -1,0 +1,75 @@
+"""Where the misses of a scenario come from: a trace, a miss curve, or demand like the model's."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+from hisparse_sim.policies import Policy
+from hisparse_sim.simulator.mrc.counted import as_trace_or_facts
+from hisparse_sim.simulator.serving.demand import demand_beyond, demand_of
+from hisparse_sim.simulator.serving.memory import held_tokens
+from hisparse_sim.simulator.serving.missing import (
+    LayerMisses,
+    MissesOf,
+    Origin,
+    layer_misses,
+    read_miss_curve,
+)
+from hisparse_sim.simulator.serving.model import Model
+from hisparse_sim.traces import OneTrace, Trace
+from hisparse_sim.traces.file.units import block_unit, check_unit, refuse_blocks
+
+
+def misses_for(
+    model: Model,
+    policy: Policy,
+    context: int,
+    trace: OneTrace | None,
+    miss_curve: str | Path | None,
+    start: str,
+) -> tuple[MissesOf, Origin, tuple[str, ...]]:
+    """The misses, replayed when they are asked for, their origin, and notes for the reader.
+
+    `context`: tokens of a request. Raises TraceError for a bad trace or curve, or one in another
+    unit than the model selects, ValueError if both are given.
+    """
+    tokens = model.position_tokens
+    if miss_curve is not None:
+        if trace is not None:
+            raise ValueError("give a trace to replay or a miss curve, not both")
+        curve = read_miss_curve(
+            miss_curve, policy.name, context, model.top_k, start, block_unit(tokens)
+        )
+        notes: tuple[str, ...] = (f"misses from {miss_curve}",)
+        if curve.start not in ("", start):
+            notes += (f"they are of a {curve.start} start, this is a {start} one",)
+        return curve, curve.origin, notes
+    opened: Trace
+    if trace is None:
+        opened, note = demand_of(model, context)
+    else:
+        opened = as_trace_or_facts(trace)
+        if tokens == 1:
+            refuse_blocks([opened], "serving models need")
+        else:
+            check_unit([opened], tokens, model.name)
+        note = f"misses from {opened.name} ({opened.metadata.model}, {opened.metadata.provenance})"
+        if opened.metadata.model != model.name:
+            note += f", not from {model.name}"
+
+    @cache
+    def misses_of(name: str, size: int, resident_tokens: int = 0) -> LayerMisses:
+        ours = opened
+        if trace is None:
+            ours = demand_beyond(model, context, held_tokens(model, size, resident_tokens))
+        return layer_misses(
+            ours,
+            policy if name == policy.name else name,
+            size,
+            start,
+            resident_tokens=resident_tokens,
+            position_tokens=tokens,
+        )
+
+    return misses_of, Origin.of(opened), (note,)
