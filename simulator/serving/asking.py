@@ -123,7 +123,7 @@ def plan(
         setting = _with_prefixes(setting, asked, recorded)
         notes += tuple(notes_on(recorded, setting, aim))
     residents = whole_numbers("resident_tokens", several(resident_tokens) or (0,), 0)
-    notes += (RESIDENT,) * any(residents)
+    notes += (RESIDENT,) * any(residents) + _ahead(setting, (mode,))
     sizes = several(buffers)
     pairs = None
     if asked.prefill_instances is not None or asked.decode_instances is not None:
@@ -243,13 +243,14 @@ def serve(
         aims = [aim.of_recorded(recorded, given) for aim in aims]
         setting = _with_prefixes(setting, asked, recorded)
         notes += tuple(notes_on(recorded, setting, aims[0]))
-    notes += (RESIDENT,) * bool(resident_tokens)
+    chosen: tuple[str, ...] = several(modes) or DEFAULT_MODES
+    notes += (RESIDENT,) * bool(resident_tokens) + _ahead(setting, chosen)
     top_k = setting.deployment.model.top_k
     size = 2 * top_k if buffer is None else whole_number("buffer", buffer)
     rows = serve_all(
         setting,
         misses_of,
-        several(modes) or DEFAULT_MODES,
+        chosen,
         size,
         whole_number("ratio", ratio),
         policy.name,
@@ -278,6 +279,18 @@ def reproduce(
     return with_origin(
         origin_of(opened),
         table(list(redo(opened, get_policy(policy), progress, engine))),
+    )
+
+
+def _ahead(setting: Setting, modes: Iterable[str]) -> tuple[str, ...]:
+    """A note where the engine copies ahead of need and no mode asked for does."""
+    model, engine = setting.deployment.model, setting.deployment.engine
+    shares = model.indexer_layers < model.layers and setting.speculation is None
+    if not (shares and engine.plans_shared_misses) or "prefetch" in modes:
+        return ()
+    return (
+        f"{engine.name} copies ahead for the layers of {model.name} that share an index, which the"
+        " mode prefetch has and hisparse has not",
     )
 
 

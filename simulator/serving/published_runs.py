@@ -169,14 +169,14 @@ class Runs:
         return Answer(setting.step_us(each, context) / 1000, f"{how} at {context:,.0f} tokens")
 
     def hidden(self, entry: Mapping[str, Any]) -> Answer:
-        """The share of copying that passes while decode steps compute, with prefetch."""
+        """The share of copying that passes while decode steps compute, with prefetch, in %."""
         served = serve(self.setting(entry, "prefetch", None).server(), load_of(entry))
         hidden, waited = served.times.hidden, served.times.swap_in
         how = (
             f"copies take {(hidden + waited) / served.makespan:.0%} of the time, and"
             f" {waited / served.makespan:.0%} wait for them"
         )
-        return Answer(hidden / (hidden + waited), how)
+        return Answer(100 * hidden / (hidden + waited), how)
 
     def steps(self, entry: Mapping[str, Any]) -> Answer:
         """Tokens/s of steps that take what the measured baseline takes and our swap-in."""
