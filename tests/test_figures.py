@@ -210,11 +210,17 @@ def test_plans_show_what_runs_and_the_front() -> None:
 
 
 def test_policies_look_the_same_everywhere_and_differ_without_colour() -> None:
-    every = figures.looks(STANDARD)
-    assert len({look.colour for look in every.values()}) == 7
-    assert len({look.marker for look in every.values()}) == 7
-    assert figures.looks(["arc", "mine"])["arc"] == every["arc"]
-    assert figures.looks(["arc", "mine"])["mine"] != every["arc"]
+    alone = figures.looks(STANDARD)
+    for names in (STANDARD, [*STANDARD, "decayed-rank", "holt", "lru-k", "mine", "blend"]):
+        found = figures.looks(names)
+        assert {name: found[name] for name in STANDARD} == alone
+        assert len({look.colour for look in found.values()}) == len(names)
+        assert len({look.marker for look in found.values()}) == len(names)
+    assert alone["belady"].colour == "#000000"
+    pair = figures.looks(["lru", "decayed-rank"])
+    assert pair["lru"].colour != pair["decayed-rank"].colour
+    many = [f"p{number}" for number in range(30)]
+    assert list(figures.looks(many)) == many  # colours come twice
 
 
 LATENCIES = SERVED.assign(

@@ -1,8 +1,9 @@
 """The one table of colours, marks and names of policies: report, figures, notebooks and docs.
 
 Colours after Okabe and Ito, which colour-blind readers can distinguish, darkened until each has a
-contrast of 3 against white; the second column is for a dark page. Every look also has a mark and a
-dash of its own, so that figures can be printed in grey. MIN is black, on a dark page white."""
+contrast of 3 against white, and five more for charts of many policies; the second column is for a
+dark page. Every look also has a mark of its own, so that figures can be printed in grey. MIN is
+black, on a dark page white."""
 
 from collections.abc import Iterable
 from itertools import cycle
@@ -37,6 +38,35 @@ TABLE = (
         "M11.5 2h3v2.500h2.500v3h-2.500v2.500h-3v-2.500h-2.500v-3h2.500Z",
         "--",
     ),
+    Colour(
+        "#6A3D9A",
+        "#B79BE0",
+        "*",
+        "M0,-1L.23,-.31L.95,-.31L.36,.12L.59,.81L0,.38L-.59,.81L-.36,.12L-.95,-.31L-.23,-.31Z",
+        "M13 1.5L14 4.6H17.300L14.600 6.500L15.700 9.600L13 7.700L10.300 9.600L11.400 6.500"
+        "L8.700 4.600H12Z",
+        "oo",
+    ),
+    Colour("#8C510A", "#D9A066", "<", "triangle-left", "M8.500 6l8-4.500v9Z", "||"),
+    Colour(
+        "#B2182B",
+        "#F0808A",
+        "p",
+        "M0,-1L.95,-.31L.59,.81L-.59,.81L-.95,-.31Z",
+        "M13 1.500L17.300 4.600L15.700 9.600H10.300L8.700 4.600Z",
+        "**",
+    ),
+    Colour(
+        "#4D6B00",
+        "#A8C650",
+        "h",
+        "M1,0L.5,.87L-.5,.87L-1,0L-.5,-.87L.5,-.87Z",
+        "M17.500 6L15.250 9.900H10.750L8.500 6L10.750 2.100H15.250Z",
+        "++",
+    ),
+    Colour(
+        "#5A5A5A", "#B0B0B0", "d", "M0,-1L.6,0L0,1L-.6,0Z", "M13 1L15.700 6L13 11L10.300 6Z", "OO"
+    ),
     Colour("#000000", "#FFFFFF", "X", "triangle-right", "M17.500 6l-8-4.500v9Z", ""),
 )
 OPTIMUM = BELADY
@@ -58,14 +88,15 @@ _NAMES = {
 
 
 def places(names: Iterable[str]) -> dict[str, int]:
-    """Return the line of TABLE for every name. A known policy, or a mode of serving, has the same
-    one everywhere."""
+    """Return the line of TABLE for every name. The standard policies, and the modes of serving,
+    have the same one everywhere; others take those that are left, first what none of them has."""
     names = list(dict.fromkeys(names))
     online = [name for name in STANDARD if name != BELADY]
-    fixed = dict(zip(online, cycle(range(OF_MIN)), strict=False)) | {BELADY: OF_MIN}
+    fixed = {name: place for place, name in enumerate(online)} | {BELADY: OF_MIN}
     fixed |= {name: place for place, name in enumerate(MODES)}
     taken = {fixed[name] for name in names if name in fixed}
-    free = cycle([place for place in range(OF_MIN) if place not in taken] or range(OF_MIN))
+    order = [*range(len(online), OF_MIN), *range(len(online))]
+    free = cycle([place for place in order if place not in taken])
     return {name: fixed[name] if name in fixed else next(free) for name in names}
 
 
