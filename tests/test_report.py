@@ -157,7 +157,10 @@ def test_the_line_on_load_tells_where_it_pays(rates: list[float], said: str) -> 
     assert of_load([Result(Path("served.csv"), "serve", rows)], None).said == said
     assert of_load([], None).said == "Whether it pays at a load takes a plan or a serving run."
     plan = {"baseline_tokens_per_s": 650.0, "break_even": 32, "load": "256"}
-    assert "faster from 32 concurrent requests on" in of_load([], plan).said
+    assert of_load([], plan).said == (
+        "From 32 concurrent requests on HiSparse pays, below that it does not."
+    )
+    assert "at every load" in of_load([], plan | {"break_even": None}).said
 
 
 def test_the_first_screen_has_five_answers_and_what_each_figure_is(files: list[Path]) -> None:

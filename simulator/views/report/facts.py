@@ -85,7 +85,11 @@ def of_load(results: Sequence[Result], best: Mapping[str, Any] | None) -> Fact:
             return Fact("Load", _paying(gains.iloc[:: math.ceil(len(gains) / _MOST_LOADS)]), "plan")
     if best is None:
         return Fact("Load", "Whether it pays at a load takes a plan or a serving run.", "plan")
-    return Fact("Load", findings.worth(dict(best)).strip(), "plan")
+    even = best.get("break_even")
+    if even is None or pd.isna(even):
+        return Fact("Load", findings.worth(dict(best)).strip(), "plan")
+    said = f"From {even:,.0f} concurrent requests on HiSparse pays, below that it does not."
+    return Fact("Load", said, "plan")
 
 
 def of_files(results: Sequence[Result]) -> Fact:
