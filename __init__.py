@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from hisparse_sim.simulator.serving.latency import measured_swap_ins, swap_in_us
     from hisparse_sim.simulator.serving.profiles.listing import profiles
     from hisparse_sim.simulator.serving.sweeps import sweep
+    from hisparse_sim.simulator.study import study
     from hisparse_sim.simulator.views import figures
     from hisparse_sim.simulator.views.locality_view import locality
     from hisparse_sim.traces import (
@@ -63,6 +64,7 @@ _MODULE_OF = {
     "sample_path": "traces",
     "sampled_mrc": "simulator.mrc",
     "serve": "simulator.serving.asking",
+    "study": "simulator.study",
     "swap_in_us": "simulator.serving.latency",
     "sweep": "simulator.serving.sweeps",
     "trace_from_array": "traces",
@@ -99,6 +101,7 @@ __all__ = [
     "sample_path",
     "sampled_mrc",
     "serve",
+    "study",
     "swap_in_us",
     "sweep",
     "trace_from_array",

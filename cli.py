@@ -47,6 +47,10 @@ _COMMANDS = {
         f"{_SIMULATOR}.serve:serve",
         "Simulate serving: throughput, latency, break-even.",
     ),
+    "study": (
+        f"{_SIMULATOR}.study:study",
+        "Compare policies and prefetchers with what is least.",
+    ),
     "sweep": (f"{_SIMULATOR}.sweep:sweep", "Count the misses of policies at several buffer sizes."),
 }
 _TRACE_COMMANDS = {

@@ -4,7 +4,6 @@ It takes the evictions of a policy as they were replayed without prefetch, in th
 left to the policy: what is fetched ahead has slots of its own and changes none of its decisions.
 """
 
-import hashlib
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -13,10 +12,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from hisparse_sim.policies import policy as policy_types
 from hisparse_sim.policies.policy import Bytes, Indices, Positions
 from hisparse_sim.simulator.prefetch.prefetcher import View
-from hisparse_sim.simulator.replay.kernel import STAMP as REPLAY_STAMP
-from hisparse_sim.simulator.replay.kernel import Rows
+from hisparse_sim.simulator.replay import kernel as replay_kernel
+from hisparse_sim.simulator.replay.kernel import Rows, digest_of_sources
 from hisparse_sim.simulator.replay.ranking import Ranked
 from hisparse_sim.traces import machine_code
 
@@ -37,15 +37,9 @@ class Counted(NamedTuple):
     fetched: Indices  # copies that began ahead of the step
 
 
-def _stamp() -> str:
-    """Digest what the loop and the prefetchers of the package are compiled from."""
-    digest = hashlib.sha256(str(REPLAY_STAMP).encode())
-    for file in sorted(Path(__file__).parent.glob("*.py")):
-        digest.update(file.read_bytes())
-    return digest.hexdigest()[:14]
-
-
-STAMP = _stamp()
+# Of what the loop and the prefetchers of the package are compiled from.
+_FOLDERS = (Path(file).parent for file in (__file__, replay_kernel.__file__, policy_types.__file__))
+STAMP = digest_of_sources(*_FOLDERS).hex()[:14]
 
 
 @cache

@@ -39,17 +39,18 @@ class Output(NamedTuple):
     victims: Slots  # [capacity] output: victims of all misses in order; empty unless asked for
 
 
-def _stamp() -> int:
-    """Digest every source file that compiled code may come from."""
-    folders = (Path(__file__).parent, Path(policy_types.__file__).parent)
+def digest_of_sources(*folders: Path) -> bytes:
+    """Digest the source files in these folders, as what compiled code may come from."""
     digest = hashlib.sha256()
     for folder in folders:
         for file in sorted(folder.glob("*.py")):
             digest.update(file.read_bytes())
-    return int.from_bytes(digest.digest()[:7], "little")
+    return digest.digest()
 
 
-STAMP = _stamp()
+STAMP = int.from_bytes(
+    digest_of_sources(Path(__file__).parent, Path(policy_types.__file__).parent)[:7], "little"
+)
 
 
 def compiled(policy: Policy) -> Callable[[Rows, Ranked, int, Slots, Positions, Any, Output], int]:

@@ -139,7 +139,22 @@ def print_table(
     keys: Sequence[str] = (),
     sections: Sequence[str] | None = None,
 ) -> None:
-    """Print `columns` of `rows`: a mapping of column to (heading, how to show a value).
+    """Print what `table_text` returns, or write it to the file `output`."""
+    text = table_text(rows, columns, output, before, after, bars, keys, sections)
+    write_text(text, output)
+
+
+def table_text(
+    rows: pd.DataFrame,
+    columns: Mapping[str, tuple[str, Callable[[Any], str]]],
+    output: Path | None = None,
+    before: str = "",
+    after: str = "",
+    bars: str = "",
+    keys: Sequence[str] = (),
+    sections: Sequence[str] | None = None,
+) -> str:
+    """Return `columns` of `rows` as a table: a mapping of column to (heading, how to show a value).
 
     `before` and `after` are lines of text around the table; `sections` holds a heading for every
     row; rows with the same heading stand together below it. On a terminal the output has its width,
@@ -207,7 +222,7 @@ def print_table(
     text = captured.get()
     if plain:
         text = "".join(line.rstrip() + "\n" for line in text.splitlines())
-    write_text(text, output)
+    return text
 
 
 def _parts(widths: Mapping[str, int], keys: Sequence[str], width: int) -> list[tuple[str, ...]]:

@@ -1,0 +1,69 @@
+"""The bounds of every (request, layer) as a sweep counts them: kept, resumed and spread like it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hisparse_sim.policies import Policy
+from hisparse_sim.simulator.replay.kept import Finished
+from hisparse_sim.simulator.replay.kernel import digest_of_sources
+from hisparse_sim.simulator.replay.tasks import Task
+from hisparse_sim.simulator.study.least import least_exposed, least_misses, window_misses
+from hisparse_sim.simulator.study.reuse import reuse_of
+from hisparse_sim.traces import Trace
+
+COLUMNS = ("least_newest", "least_start", "least_newest_start", "least_exposed")
+STAMP = digest_of_sources(Path(__file__).parent).hex()[:14]
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """In place of a policy, MIN; in its rows, the other bounds.
+
+    `hidden`: entries that the link copies ahead of each step of a (request, layer) while it
+    computes.
+    """
+
+    hidden: float
+    start: None = None  # as asked for
+
+    @property
+    def key(self) -> str:
+        """What finished work is found by."""
+        return f"bounds {self.hidden} {STAMP}"
+
+    def policy(self, name: str) -> None:
+        """There is no policy that only bounds have."""
+
+    def check(self, trace: Trace, policy: Policy, buffer_size: int) -> None:
+        """Everything that can be replayed has bounds."""
+
+    def columns(
+        self, trace: Trace, counts: Sequence[Mapping[str, int]], row: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Return what a result row has besides."""
+        return {name: sum(each[name] for each in counts) for name in COLUMNS}
+
+    def run(self, task: Task) -> list[Finished]:
+        """Compute the bounds at the buffer sizes of a task."""
+        demand = task.trace.read(task.part, (), task.steps)
+        known = (0, 0, 0)
+        if demand.rows:
+            known = int(demand.step[0]), int(demand.seq_len[-1]), len(demand.positions)
+        found = []
+        for run in task.runs:
+            reuse = reuse_of(demand, run.buffer_size, task.start)
+            misses = np.zeros(demand.rows, np.int32)
+            misses[demand.rows - reuse.steps :] = least_misses(reuse)
+            values = [
+                least_misses(reuse, free_newest=True).sum(),
+                least_misses(reuse, best_start=True).sum(),
+                least_misses(reuse, free_newest=True, best_start=True).sum(),
+                np.floor(least_exposed(window_misses(reuse), self.hidden)),
+            ]
+            counts = dict(zip(COLUMNS, map(int, values), strict=True))
+            found.append(Finished(*known, misses, demand.rows, counts))
+        return found

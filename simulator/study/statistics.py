@@ -1,0 +1,53 @@
+"""How sure a mean over layers and requests is, and a difference between two policies.
+
+Layers of a request are alike, and requests are few. So requests are drawn with replacement, then
+layers within each that was drawn (the bootstrap of clusters: Davison and Hinkley 1997, section
+3.8). With one request only layers are drawn, and the interval says nothing about other requests.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+_TESTED = 10_000  # random changes of sign
+_LEVEL = 95  # per cent
+
+
+class Interval(NamedTuple):
+    low: float
+    high: float
+
+
+def draws(requests: npt.NDArray[np.int64], count: int, seed: int) -> Floats:
+    """Return how often each part counts in each resample, [count, parts]; `requests` [parts]
+    numbers the request of each."""
+    random = np.random.default_rng(seed)
+    _, cluster, sizes = np.unique(requests, return_inverse=True, return_counts=True)
+    drawn = random.multinomial(len(sizes), np.full(len(sizes), 1 / len(sizes)), count)
+    found = np.zeros((count, len(requests)))
+    for each, size in enumerate(sizes):
+        times = drawn[:, each] * size
+        found[:, cluster == each] = random.multinomial(times, np.full(size, 1 / size))
+    return found
+
+
+def interval_of_ratio(weights: Floats, above: Floats, below: Floats) -> Interval:
+    """Return where 95 % of the resampled ratios of two sums lie; nan if the lower one is 0."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratios = (weights @ above) / (weights @ below)
+    tail = (100 - _LEVEL) / 2
+    low, high = np.percentile(ratios, (tail, 100 - tail))
+    return Interval(float(low), float(high))
+
+
+def paired_p_value(differences: Floats, seed: int) -> float:
+    """Return the probability of a mean at least so far from 0 if the signs of the differences were
+    chance (Fisher's randomization test, 10,000 random changes of sign); nan for a single one."""
+    if len(differences) < 2:
+        return float("nan")
+    random = np.random.default_rng(seed)
+    signs = random.integers(0, 2, (_TESTED, len(differences))) * 2.0 - 1
+    observed = abs(differences.sum()) * (1 - 1e-12)
+    return float((1 + (np.abs(signs @ differences) >= observed).sum()) / (1 + _TESTED))
