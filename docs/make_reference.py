@@ -23,7 +23,7 @@ ESSENTIALS = {
     ),
     "Misses": (
         "Results hold their rows as a DataFrame and show themselves in a notebook.",
-        "sweep mrc sampled_mrc budget curve replay Sweep Replay locality",
+        "sweep mrc sampled_mrc budget curve study replay Sweep Replay locality",
     ),
     "Policies": (
         "A policy's name, `FILE.py:NAME` or a `Policy` goes wherever a policy is asked for.",
@@ -58,6 +58,10 @@ EXAMPLES = {
     "curve": (
         'curves = hs.curve(buffers=[2048, 4096], window=100, link="h200-pcie5")\n'
         "hs.figures.rolling_misses(curves.rows)"
+    ),
+    "study": (
+        'study = hs.study(policies=["lru", "clock"], buffers=4096, prefetchers=(), layers=[4, 9])\n'
+        'study.rows[["policy", "miss_rate", "change", "p_value", "lru_slots", "fetch_regret_us"]]'
     ),
     "replay": 'hs.replay(hs.sample_path(), "arc", 4096, layers=4).misses  # of every step',
     "locality": "hs.figures.locality_page(hs.locality(layers=[4, 9]))",

@@ -91,6 +91,7 @@ def arguments(function: Callable[..., Any]) -> dict[str, Any]:
         ("curve", [hs.curve]),
         ("mrc", [hs.mrc, hs.sampled_mrc]),
         ("budget", [hs.budget]),
+        ("study", [hs.study]),
         ("plan", [hs.plan]),
         ("serve", [hs.serve]),
         ("reproduce", [hs.reproduce]),
@@ -338,6 +339,7 @@ def test_documents_show_no_import_from_inside() -> None:
     packages = {
         "hisparse_sim.gpu_replay.engine",
         "hisparse_sim.gpu_replay.kernels.native",
+        "hisparse_sim.simulator.prefetch",
         "hisparse_sim.traces",
     }
     for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):

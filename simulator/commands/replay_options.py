@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from hisparse_sim.simulator.replay.kept import Kept
     from hisparse_sim.simulator.replay.sweeping import Progress
     from hisparse_sim.simulator.replay.swept import Sweep
+    from hisparse_sim.simulator.study.studying import Study
     from hisparse_sim.traces import Trace
 
 
@@ -164,19 +165,19 @@ def long_work(keep: "Kept | None", quiet: bool) -> Iterator["Callable[[Progress]
         yield report
 
 
-def judge(swept: "Sweep", keep: "Kept | None", quiet: bool) -> None:
+def judge(swept: "Sweep | Study", keep: "Kept | None", quiet: bool) -> None:
     """Print the notes of a sweep; fail if it was interrupted and has nothing to show, or has a file
     from which the same command resumes."""
     for each in swept.notes:
         note(in_options(each, click.get_current_context().command), quiet)
-    if swept.interrupted and (keep is not None or not swept.finished):
+    if swept.interrupted and (keep is not None or swept.rows.empty):
         way = ""
         if keep is not None:
             way = f"; {keep.path} keeps the work, and the same command resumes it"
         raise Interrupted(_interrupted(swept) + way)
 
 
-def end(swept: "Sweep", keep: "Kept | None", quiet: bool) -> None:
+def end(swept: "Sweep | Study", keep: "Kept | None", quiet: bool) -> None:
     """Remove the kept work, now that the output is written; exit with 130 if Ctrl-C ended the
     sweep, whose finished rows are on stdout by then."""
     if keep is not None and keep.remove():
@@ -192,11 +193,11 @@ def end(swept: "Sweep", keep: "Kept | None", quiet: bool) -> None:
         )
 
 
-def _interrupted(swept: "Sweep") -> str:
-    return f"interrupted: {swept.finished} of {swept.parts} (request, layer) parts were finished"
+def _interrupted(swept: "Sweep | Study") -> str:
+    return f"interrupted: {swept.finished} of {swept.parts} {swept.counted} were finished"
 
 
-def selection(swept: "Sweep", options: dict[str, Any]) -> dict[str, Any]:
+def selection(swept: "Sweep | Study", options: dict[str, Any]) -> dict[str, Any]:
     """Return which part of the traces the rows are about."""
     chosen = {name: options[name] for name in ("requests", "layers", "steps")}
     if swept.interrupted:

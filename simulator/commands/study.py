@@ -146,9 +146,6 @@ def study(
     options["requests"] = chosen_requests(options["requests"], opened)
     if options["prefetchers"] == (NONE,):
         options["prefetchers"] = ()
-    for name in ("budgets", "prefetch_policies"):
-        if options[name] is None:
-            del options[name]
     if output is not None:
         refuse_input(output, (trace.path for trace in opened))
     keep = kept_beside(output)

@@ -64,6 +64,11 @@ def read_rows(path: Path, needed: Collection[str] = ()) -> pd.DataFrame:
     another type or out of range; it names the row.
     """
     rows = present_columns(_READERS[_suffix(path)](path))
+    if "gap_closed" in rows.columns:
+        raise TraceError(
+            f"{path} is a study, whose rows are not those of a sweep: read it with pandas, or write"
+            " a table with `hisparse-sim study -o FILE --format table`"
+        )
     if missing := sorted(set(needed) - set(rows.columns)):
         raise TraceError(
             f"{path} has no column {missing[0]}: give a file that sweep or another command wrote"

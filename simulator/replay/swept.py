@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -62,6 +62,7 @@ class Sweep(Shown):
     parts: int
     pieces: list[Piece] = field(repr=False)
     notes: tuple[str, ...] = ()  # what a reader must know, a sentence each
+    counted: ClassVar[str] = "(request, layer) parts"  # what `finished` and `parts` are
 
     def _shown(self) -> tuple[str, Iterable[str], pd.DataFrame]:
         done = f" (interrupted: {self.finished} of {self.parts} parts)" * self.interrupted

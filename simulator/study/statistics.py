@@ -5,7 +5,7 @@ layers within each that was drawn (the bootstrap of clusters: Davison and Hinkle
 3.8). With one request only layers are drawn, and the interval says nothing about other requests.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -33,7 +33,9 @@ def draws(requests: npt.NDArray[np.int64], count: int, seed: int) -> Floats:
     return found
 
 
-def interval_of_ratio(weights: Floats, above: Floats, below: Floats) -> Interval:
+def interval_of_ratio(
+    weights: Floats, above: npt.NDArray[Any], below: npt.NDArray[Any]
+) -> Interval:
     """Return where 95 % of the resampled ratios of two sums lie; nan if the lower one is 0."""
     with np.errstate(divide="ignore", invalid="ignore"):
         ratios = (weights @ above) / (weights @ below)

@@ -6,7 +6,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -31,6 +31,7 @@ from hisparse_sim.traces import Trace, TraceError, Traces, as_traces
 from hisparse_sim.traces.arguments import step_range, whole_number, whole_numbers
 from hisparse_sim.traces.notebook import Shown
 
+T = TypeVar("T")
 _SIZES = (1, 1.5, 2, 3, 4)  # of top_k
 BUDGETS = (64, 128, 256, 512)
 LRU = "lru"
@@ -49,6 +50,7 @@ class Study(Shown):
     finished: int
     parts: int
     notes: tuple[str, ...] = ()  # what a reader must know, a sentence each
+    counted: ClassVar[str] = "sweeps"  # what `finished` and `parts` are
 
     @property
     def interrupted(self) -> bool:
@@ -76,8 +78,8 @@ def study(
     start: str = "staged",
     *,
     prefetchers: str | Prefetcher | Iterable[str | Prefetcher] | None = None,
-    budgets: int | Iterable[int] = BUDGETS,
-    prefetch_policies: str | Policy | Iterable[str | Policy] = LRU,
+    budgets: int | Iterable[int] | None = None,
+    prefetch_policies: str | Policy | Iterable[str | Policy] | None = None,
     model: str | None = None,
     kv_dtype: str = "bf16",
     hardware: str = "h200",
@@ -110,10 +112,10 @@ def study(
     prefetchers
         Names or prefetchers; None: all that the traces have enough for; (): none.
     budgets
-        Entries that a prefetcher may fetch ahead per request, layer and step. They have as many
-        slots of the buffer.
+        Entries that a prefetcher may fetch ahead per request, layer and step, which have as many
+        slots of the buffer; None: 64, 128, 256 and 512.
     prefetch_policies
-        What evicts in the other slots.
+        What evicts in the other slots; None: LRU.
     model, kv_dtype, hardware, layout
         What computes while the link copies ahead, as in `plan`: entries that the link cannot copy
         in the time of one layer come late. `model` None: that of the traces, else glm-5.1.
@@ -124,7 +126,7 @@ def study(
     requests, layers, steps
         Only these; `steps` = (first, stop) keeps first <= step < stop.
     seed, jobs, executor, progress, keep
-        As in `sweep`; the seed is that of the resampling, too.
+        As in `sweep`; the seed is also that of the resampling.
 
     Raises what `sweep` raises, TraceError for a trace that lacks what a policy or prefetcher that
     was asked for needs, ProfileError where no step times are known.
@@ -134,11 +136,19 @@ def study(
     given = tuple(int(times * top_k) for times in _SIZES) if buffers is None else _several(buffers)
     sizes = tuple(dict.fromkeys(given))
     notes: list[str] = []
-    chosen = _policies(of, policies, notes)
-    guessing = _prefetchers(of, prefetchers, notes)
-    entries = [whole_number("budgets", each, 1) for each in _several(budgets)]
-    beside = tuple(get_policy(each) for each in _several(prefetch_policies))
-    chosen = tuple(dict.fromkeys((*chosen, *beside)))
+    named = None if policies is None else map(get_policy, _several(policies))
+    chosen = _with_enough(of, named, POLICIES.values(), _check_policy, notes)
+    guesses = None if prefetchers is None else map(get_prefetcher, _several(prefetchers))
+    guessing = _with_enough(of, guesses, PREFETCHERS.values(), check_trace, notes)
+    entries = [
+        whole_number("budgets", each, 1)
+        for each in _several(BUDGETS if budgets is None else budgets)
+    ]
+    beside = tuple(
+        get_policy(each)
+        for each in _several(LRU if prefetch_policies is None else prefetch_policies)
+    )
+    chosen = tuple(dict.fromkeys((get_policy(LRU), *chosen, *beside, get_policy(BELADY))))
     requests = requests if requests is None or isinstance(requests, str) else tuple(requests)
     layers = None if layers is None else tuple(whole_numbers("layers", layers))
     steps = step_range(steps)
@@ -177,6 +187,9 @@ def study(
     rows = sum(rows_kept(trace, part, steps) for trace, part in parts)
     work = [rows * len(each.policies) * len(each.sizes) for each in sweeps]
     reports = _Reports(sum(work), progress)
+    curves = mrc(
+        of, TEXTBOOK_LRU, start=start, requests=requests, layers=layers, steps=steps, jobs=jobs
+    ).summed()
     measured: Measured | None = None
     bounds: Measured | None = None
     with Kept(keep) if isinstance(keep, str | PathLike) else nullcontext(keep) as kept:
@@ -204,11 +217,12 @@ def study(
                 measured.add(done, each.prefetcher, each.budget)
     assert measured is not None
     assert bounds is not None
-    curves = mrc(
-        of, TEXTBOOK_LRU, start=start, requests=requests, layers=layers, steps=steps, jobs=jobs
-    ).summed()
     table = rows_of(measured, bounds, curves, swap_in, start, steps=steps, seed=seed, jobs=jobs)
     return Study(table, done.digests, len(sweeps), len(sweeps), tuple(notes))
+
+
+def _check_policy(policy: Policy, trace: Trace) -> None:
+    columns_for(trace, [policy])
 
 
 def entries_in(us: float, swap_in: SwapIn) -> int:
@@ -223,38 +237,25 @@ def _several(given: object) -> tuple:  # type: ignore[type-arg]
     return (given,) if one else tuple(given)  # type: ignore[arg-type]
 
 
-def _policies(traces: Sequence[Trace], asked: object, notes: list[str]) -> tuple[Policy, ...]:
-    """Return the policies, LRU first; of all those for which the traces have enough."""
-    names = _several(POLICIES if asked is None else asked)
+def _with_enough(
+    traces: Sequence[Trace],
+    asked: Iterable[T] | None,
+    every: Iterable[T],
+    check: Callable[[T, Trace], object],
+    notes: list[str],
+) -> tuple[T, ...]:
+    """Return what is asked for, else, of all, those for which every trace has what they need."""
     found = []
-    for policy in map(get_policy, names):
+    for each in every if asked is None else asked:
         try:
             for trace in traces:
-                columns_for(trace, [policy])
+                check(each, trace)
         except TraceError as error:
             if asked is not None:
                 raise
             notes.append(f"left out: {error}")
-            continue
-        found.append(policy)
-    return tuple(dict.fromkeys((get_policy(LRU), *found, get_policy(BELADY))))
-
-
-def _prefetchers(
-    traces: Sequence[Trace], asked: object, notes: list[str]
-) -> tuple[Prefetcher, ...]:
-    names = _several(PREFETCHERS if asked is None else asked)
-    found = []
-    for prefetcher in map(get_prefetcher, names):
-        try:
-            for trace in traces:
-                check_trace(prefetcher, trace)
-        except TraceError as error:
-            if asked is not None:
-                raise
-            notes.append(f"left out: {error}")
-            continue
-        found.append(prefetcher)
+        else:
+            found.append(each)
     return tuple(dict.fromkeys(found))
 
 

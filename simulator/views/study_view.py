@@ -37,8 +37,9 @@ def show_study(rows: pd.DataFrame, output: Path | None = None) -> None:
     before = (
         f"{', '.join(traces)} ({first['provenance']}): {first['parts']} parts, {first['requests']}"
         f" request{'s' * bool(first['requests'] > 1)}, {first['start']} start\n"
-        "Misses, % of accesses, with 95 % intervals over requests and layers; change against LRU, %;"
-        " time of one layer's swap-in, and what of it MIN would save and a prefetch that knows all"
+        "Misses, % of accesses, with 95 % intervals over requests and layers; change against LRU,"
+        " %; time of one layer's swap-in, and what of it MIN would save and a prefetch that knows"
+        " all"
     )
     plain = shown[shown["prefetcher"] == NO_PREFETCH]
     tables = [(plain, _POLICIES, ["buffer", "policy"], before)]
