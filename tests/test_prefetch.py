@@ -421,14 +421,14 @@ def test_the_page_adds_a_prefetcher(monkeypatch: pytest.MonkeyPatch) -> None:
     names: dict[str, Any] = {"__name__": "page"}
     exec(code.replace("budgets=128", "budgets=128, layers=9"), names)
     mine, rows = names["MINE"], names["rows"]
-    found = rows[rows["prefetcher"] == "two-steps"].iloc[0]
+    found = rows[rows["prefetcher"] == "popular"].iloc[0]
     assert found["useful_per_step"] > 1
     # The one line in the registry is all that the command line needs.
     monkeypatch.setitem(PREFETCHERS, mine.name, mine)
-    words = "study --layer 9 --policy lru --buffer 4096 --prefetch two-steps --budget 128"
+    words = "study --layer 9 --policy lru --buffer 4096 --prefetch popular --budget 128"
     printed = CliRunner().invoke(cli, [*words.split(), "--format", "csv"])
     assert printed.exit_code == 0, printed.output
-    assert ",two-steps,128,4096," in printed.stdout
+    assert ",popular,128,4096," in printed.stdout
 
 
 def test_the_page_lists_the_prefetchers() -> None:

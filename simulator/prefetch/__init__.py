@@ -10,7 +10,14 @@ from hisparse_sim.simulator.prefetch.drafts import DRAFTS
 from hisparse_sim.simulator.prefetch.holt import HOLT
 from hisparse_sim.simulator.prefetch.next_ranks import NEXT_RANKS
 from hisparse_sim.simulator.prefetch.oracle import ORACLE
-from hisparse_sim.simulator.prefetch.prefetcher import Prefetcher, PrefetchError, Setup, View
+from hisparse_sim.simulator.prefetch.prefetcher import (
+    Prefetcher,
+    PrefetchError,
+    Setup,
+    View,
+    take,
+    take_best,
+)
 from hisparse_sim.simulator.prefetch.previous_layer import PREVIOUS_LAYER
 from hisparse_sim.simulator.prefetch.rank_average import RANK_AVERAGE
 from hisparse_sim.simulator.prefetch.shared_index import SHARED_INDEX
@@ -41,6 +48,8 @@ __all__ = [
     "View",
     "get_prefetcher",
     "table",
+    "take",
+    "take_best",
 ]
 
 
