@@ -20,18 +20,19 @@ from hisparse_sim.simulator.replay.kept import Kept
 from hisparse_sim.simulator.replay.ranking import columns_for
 from hisparse_sim.simulator.replay.sweeping import BELADY, Progress, rows_kept, sweep
 from hisparse_sim.simulator.replay.tasks import Variant
-from hisparse_sim.simulator.serving.costs import SwapIn, model_of
+from hisparse_sim.simulator.serving.costs import model_of
 from hisparse_sim.simulator.serving.hardware import load_hardware
 from hisparse_sim.simulator.serving.step_source import steps_for
 from hisparse_sim.simulator.serving.sweeps import swap_in_over
 from hisparse_sim.simulator.study.bounds import Bounds
 from hisparse_sim.simulator.study.measured import NO_PREFETCH, Measured
 from hisparse_sim.simulator.study.rows import rows_of
+from hisparse_sim.simulator.study.together import entries_in
 from hisparse_sim.traces import Trace, TraceError, Traces, as_traces
 from hisparse_sim.traces.arguments import step_range, whole_number, whole_numbers
 from hisparse_sim.traces.notebook import Shown
 
-T = TypeVar("T")
+Named = TypeVar("Named", Policy, Prefetcher)
 _SIZES = (1, 1.5, 2, 3, 4)  # of top_k
 BUDGETS = (64, 128, 256, 512)
 LRU = "lru"
@@ -225,13 +226,6 @@ def _check_policy(policy: Policy, trace: Trace) -> None:
     columns_for(trace, [policy])
 
 
-def entries_in(us: float, swap_in: SwapIn) -> int:
-    """Return the entries that the link copies for each request of a batch in a time."""
-    link = swap_in.link
-    each_ns = link.entry_ns + swap_in.entry_bytes / link.link_gb_s
-    return int(us * 1e3 / (swap_in.batch * each_ns))
-
-
 def _several(given: object) -> tuple:  # type: ignore[type-arg]
     one = isinstance(given, str | int | Policy | Prefetcher) or not isinstance(given, Iterable)
     return (given,) if one else tuple(given)  # type: ignore[arg-type]
@@ -239,23 +233,25 @@ def _several(given: object) -> tuple:  # type: ignore[type-arg]
 
 def _with_enough(
     traces: Sequence[Trace],
-    asked: Iterable[T] | None,
-    every: Iterable[T],
-    check: Callable[[T, Trace], object],
+    asked: Iterable[Named] | None,
+    every: Iterable[Named],
+    check: Callable[[Named, Trace], object],
     notes: list[str],
-) -> tuple[T, ...]:
+) -> tuple[Named, ...]:
     """Return what is asked for, else, of all, those for which every trace has what they need."""
-    found = []
+    found, without = [], []
     for each in every if asked is None else asked:
         try:
             for trace in traces:
                 check(each, trace)
-        except TraceError as error:
+        except TraceError:
             if asked is not None:
                 raise
-            notes.append(f"left out: {error}")
+            without.append(each.name)
         else:
             found.append(each)
+    if without:
+        notes.append(f"left out, since a trace lacks what they need: {', '.join(without)}")
     return tuple(dict.fromkeys(found))
 
 

@@ -98,6 +98,13 @@ def least_us_of(
     return us - first_us * (mean > 0)  # how many steps have misses at all is not known
 
 
+def entries_in(us: float, swap_in: SwapIn) -> int:
+    """Return the entries that the link copies for each request of a batch in a time."""
+    link = swap_in.link
+    each_ns = link.entry_ns + swap_in.entry_bytes / link.link_gb_s
+    return int(us * 1e3 / (swap_in.batch * each_ns))
+
+
 def _us(
     swap_in: SwapIn,
     requests: int,
