@@ -5,11 +5,14 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
+import hisparse_sim as hs
 from hisparse_sim.cli import cli
 from hisparse_sim.policies import get_policy
+from hisparse_sim.simulator.serving.asked_misses import misses_for
 from hisparse_sim.simulator.serving.demand import demand_of
 from hisparse_sim.simulator.serving.hardware import load_hardware
 from hisparse_sim.simulator.serving.memory import (
@@ -163,3 +166,21 @@ def test_what_does_not_fit_together(tmp_path: Path) -> None:
         Scenario(model="mine", profiles=tmp_path / "mine.toml").resolve(
             "hisparse", get_policy("lru")
         )
+
+
+def test_traces_in_the_unit_of_the_model() -> None:
+    rows = np.sort(
+        np.random.default_rng(0).permuted(np.tile(np.arange(600), (40, 1)), axis=1)[:, :8]
+    )
+    lru = get_policy("lru")
+    for unit, model, other in (("block4", QSA, V4), ("c4", V4, QSA)):
+        trace = hs.trace_from_array(
+            rows, seq_len=[601] * 40, model=model.name, provenance="synthetic", unit=unit
+        )
+        misses_of, _, notes = misses_for(model, lru, 2400, trace, None, "direct")
+        found = misses_of("lru", 64)
+        assert found.context == 2404
+        assert found.selected == 8
+        assert f"({model.name}, synthetic)" in notes[0]
+        with pytest.raises(hs.TraceError, match=f"and {other.name} selects"):
+            misses_for(other, lru, 2400, trace, None, "direct")

@@ -18,7 +18,7 @@ from hisparse_sim.simulator.serving.missing import (
 )
 from hisparse_sim.simulator.serving.model import Model
 from hisparse_sim.traces import OneTrace, Trace
-from hisparse_sim.traces.file.units import block_unit, check_unit, refuse_blocks
+from hisparse_sim.traces.file.units import check_unit, refuse_blocks
 
 
 def misses_for(
@@ -38,9 +38,7 @@ def misses_for(
     if miss_curve is not None:
         if trace is not None:
             raise ValueError("give a trace to replay or a miss curve, not both")
-        curve = read_miss_curve(
-            miss_curve, policy.name, context, model.top_k, start, block_unit(tokens)
-        )
+        curve = read_miss_curve(miss_curve, policy.name, context, model.top_k, start, model.unit)
         notes: tuple[str, ...] = (f"misses from {miss_curve}",)
         if curve.start not in ("", start):
             notes += (f"they are of a {curve.start} start, this is a {start} one",)
@@ -53,7 +51,7 @@ def misses_for(
         if tokens == 1:
             refuse_blocks([opened], "serving models need")
         else:
-            check_unit([opened], tokens, model.name)
+            check_unit([opened], model.unit, model.name)
         note = f"misses from {opened.name} ({opened.metadata.model}, {opened.metadata.provenance})"
         if opened.metadata.model != model.name:
             note += f", not from {model.name}"

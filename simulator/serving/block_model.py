@@ -12,8 +12,14 @@ from hisparse_sim.simulator.serving.latent_model import KV_DTYPES
 from hisparse_sim.simulator.serving.model import FULL, Model
 from hisparse_sim.simulator.serving.profiles import Profile, ProfileError
 from hisparse_sim.traces.file.captured import MOST_LAYERS, MOST_TOKENS
+from hisparse_sim.traces.file.units import COMPRESSED, block_unit, tokens_of
 
 VALUE_BYTES = {"bf16": 2, "fp8": 1, "fp8-raw": 1}  # of K and V, without scales
+
+
+def unit_of(block_tokens: int, group_bytes: int) -> str:
+    """The unit of positions, as traces have it."""
+    return COMPRESSED if group_bytes else block_unit(block_tokens)
 
 
 @dataclass(frozen=True)
@@ -39,8 +45,8 @@ class BlockModel(Model):
         return self.every_layer
 
     @property
-    def position_tokens(self) -> int:
-        return self.block_tokens
+    def unit(self) -> str:
+        return unit_of(self.block_tokens, self.group_bytes)
 
     @property
     def pool_share(self) -> float:
@@ -104,8 +110,11 @@ def block_model(profile: Profile) -> BlockModel:
     block = profile.count("block_tokens", least=2, most=MOST_TOKENS)
     group = profile.count("group_bytes", 0, most=MOST_TOKENS)
     share = profile.number("kv_share", 1.0, positive=True)
-    if group % block:
-        raise ProfileError(f"{profile.place} group_bytes must be a multiple of its block_tokens")
+    if group and (block != tokens_of(COMPRESSED) or group % block):
+        raise ProfileError(
+            f"{profile.place} group_bytes is of groups of {tokens_of(COMPRESSED)} tokens, and a"
+            " multiple of that"
+        )
     if share > 1:
         raise ProfileError(f"{profile.place} kv_share must be at most 1, not {share:g}")
     if counts["experts_per_token"] > counts["experts"]:

@@ -50,7 +50,7 @@ def model_of(
     if name is not None:
         model = load_model(name, profiles)
         if model.position_tokens > 1:
-            check_unit(traces, model.position_tokens, model.name)
+            check_unit(traces, model.unit, model.name)
             return model, ""
     refuse_blocks(traces, "ratios, models and links need")
     if name is not None:

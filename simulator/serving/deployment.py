@@ -25,7 +25,7 @@ from hisparse_sim.simulator.serving.memory import (
 from hisparse_sim.simulator.serving.model import Model
 from hisparse_sim.simulator.serving.steptimes import Layout
 from hisparse_sim.traces.arguments import whole_number
-from hisparse_sim.traces.file.units import block_unit, plural
+from hisparse_sim.traces.file.units import plural
 
 RESERVE = "GPU reserve"
 GIB = 1 << 30
@@ -171,7 +171,7 @@ class Deployment:
             f"engine: {self.engine.name}",
         ]
         if self.model.position_tokens > 1:
-            blocks = plural(block_unit(self.model.position_tokens))
+            blocks = plural(self.model.unit)
             lines.append(
                 f"{self.model.name} selects {blocks} in {self.model.layers} of its"
                 f" {self.model.all_layers} layers: SGLang's rules, with a block for a token"

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hisparse_sim.simulator.serving.profiles import Source
+from hisparse_sim.traces.file.units import TOKEN, tokens_of
 
 FULL, SHARED = "full", "shared"
 
@@ -66,9 +67,14 @@ class Model(ABC):
         return self.layers
 
     @property
+    def unit(self) -> str:
+        """Of its positions, as traces have it."""
+        return TOKEN
+
+    @property
     def position_tokens(self) -> int:
         """Tokens of a position."""
-        return 1
+        return tokens_of(self.unit)
 
     @property
     def pool_share(self) -> float:

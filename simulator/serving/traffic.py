@@ -15,11 +15,11 @@ from hisparse_sim.simulator.replay.modes import Mode
 from hisparse_sim.simulator.replay.modes.sglang import SGLANG, scratch_tokens
 from hisparse_sim.simulator.replay.modes.vllm import PAGE_TOKENS, TAIL_PAGES
 from hisparse_sim.simulator.replay.swept import Sweep
-from hisparse_sim.simulator.serving.block_model import VALUE_BYTES
+from hisparse_sim.simulator.serving.block_model import VALUE_BYTES, unit_of
 from hisparse_sim.simulator.serving.models import KV_DTYPES, load_model
 from hisparse_sim.simulator.serving.profiles import match_profile
 from hisparse_sim.traces import Trace
-from hisparse_sim.traces.file.units import check_unit
+from hisparse_sim.traces.file.units import TOKEN, check_unit
 
 
 @dataclass(frozen=True)
@@ -46,15 +46,16 @@ def price_of(
     block = match_profile("blocks", name, profiles)
     if block is None:
         model = load_model(name, profiles)
-        tokens, entry_bytes = 1, model.entry_bytes(kv_dtype)
+        unit, entry_bytes = TOKEN, model.entry_bytes(kv_dtype)
         price = Price(model.name, model.layers, entry_bytes, kv_dtype, model.top_k)
     else:
         tokens = block.count("block_tokens", least=1)
         values = tokens * 2 * block.count("kv_heads", least=1) * block.count("head_dim", least=1)
         top_k = block.count("top_k", least=1)
-        entry_bytes = block.count("group_bytes", 0) or values * VALUE_BYTES[kv_dtype]
+        group = block.count("group_bytes", 0)
+        unit, entry_bytes = unit_of(tokens, group), group or values * VALUE_BYTES[kv_dtype]
         price = Price(block.name, block.count("layers", least=1), entry_bytes, kv_dtype, top_k)
-    check_unit(traces, tokens, price.model)
+    check_unit(traces, unit, price.model)
     return price
 
 

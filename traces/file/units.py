@@ -74,14 +74,13 @@ def in_blocks(trace: _Trace) -> bool:
     return trace.metadata.unit != TOKEN
 
 
-def check_unit(traces: Iterable[_Trace], tokens: int, model: str) -> None:
-    """Raise TraceError for a trace whose positions are not of so many tokens, as those are that
-    `model` selects."""
+def check_unit(traces: Iterable[_Trace], unit: str, model: str) -> None:
+    """Raise TraceError for a trace whose positions are not of the unit that `model` selects."""
     for trace in traces:
-        if trace.metadata.unit != block_unit(tokens):
+        if trace.metadata.unit != unit:
             raise TraceError(
                 f"{trace.path} counts {plural(trace.metadata.unit)}, and {model} selects"
-                f" {plural(block_unit(tokens))}"
+                f" {plural(unit)}"
             )
 
 
