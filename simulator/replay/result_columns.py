@@ -41,7 +41,7 @@ _ANY = _Number(least=-1e300)
 _NUMBERS: Mapping[str, _Number] = {
     **dict.fromkeys(
         "accesses anchor_misses break_even decode_instances draft_tokens first_step gpus"
-        " host_bytes_per_request replayed_misses resident_accesses unloaded"
+        " host_bytes_per_request replayed_misses resident_accesses resident_tokens unloaded"
         " host_to_device_ratio hot_buffer_bytes entry_bytes max misses prefill_instances ratio"
         " request_tokens requests requests_per_gpu skip_steps steps step top_k window".split(),
         _COUNT,
@@ -50,8 +50,8 @@ _NUMBERS: Mapping[str, _Number] = {
     "batch": _Number(most=65536, whole=True),
     **dict.fromkeys(
         "baseline_tokens_per_s bytes_per_request bytes_per_step copy_us device_pool_gib host_gb"
-        " accepted_per_step bytes_per_token host_gib misses_per_step misses_per_token native_us p10"
-        " p50 p90 p95 sglang_us sum_gb_s swap_in_us timer_us"
+        " accepted_per_step bytes_per_token hidden host_gib misses_per_step misses_per_token p10"
+        " native_us p50 p90 p95 sglang_us sum_gb_s swap_in_us timer_us"
         " cost_per_million goodput_per_s tokens_per_s tokens_per_s_per_gpu tpot_ms tpot_p50_ms"
         " tpot_p95_ms tpot_p99_ms ttft_s ttft_p50_s ttft_p95_s ttft_p99_s".split(),
         _AMOUNT,

@@ -1,7 +1,8 @@
 """The section on plans and serving runs."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -111,7 +112,8 @@ def _planned(
         text += "<p>No candidate can run and meets the targets.</p>"
     else:
         text += (
-            f"<h3>Recommended: {best['buffer']:,.0f} slots, ratio {best['ratio']:.0f}</h3>"
+            f"<h3>Recommended: {best['buffer']:,.0f} slots, ratio {best['ratio']:.0f}"
+            f"{_resident(best)}</h3>"
             f"<p>For {escape(findings.load(parameters))}: {best['tokens_per_s']:,.0f} tokens/s"
             f" at {best['tpot_ms']:.1f} ms per token, {best['batch']:.0f} requests per rank,"
             f" limited by {escape(str(best['limit']))}; {best['host_gb']:,.0f} GB of host"
@@ -126,14 +128,18 @@ def _planned(
     baseline = None
     if best is not None:
         chosen = (shown["buffer"] == best["buffer"]) & (shown["ratio"] == best["ratio"])
+        if "resident_tokens" in shown:
+            chosen &= shown["resident_tokens"] == best["resident_tokens"]
         shown["best"] = chosen & ~(chosen & chosen.duplicated())
         given = best.get("baseline_tokens_per_s")
         baseline = float(given) if given is not None and pd.notna(given) else None
     wanted = "buffer ratio requests batch tokens_per_s tpot_ms host_gb limit".split()
     drawn.tables[f"plan{suffix}"] = data.columns(shown[[*wanted, "front", "label", "best"]])
+    hybrid = "resident_tokens" in able and (able["resident_tokens"] > 0).any()
     cells: Cells = {
         "buffer": ("slots", count),
         "ratio": ("ratio", count),
+        **({"resident_tokens": ("resident tokens", count)} if hybrid else {}),
         "batch": ("requests per rank", count),
         "tokens_per_s": ("tokens/s", count),
         "tpot_ms": ("ms per token", lambda value: "-" if pd.isna(value) else f"{value:,.1f}"),
@@ -155,6 +161,11 @@ def _planned(
     rates = able.sort_values("tokens_per_s", ascending=False, kind="stable")
     text += details("All candidates that can run", table(rates, cells))
     return chart + f'<div class="card">{text}</div>'
+
+
+def _resident(best: Mapping[str, Any]) -> str:
+    tokens = best.get("resident_tokens", 0)  # older files have none
+    return f", {tokens:,.0f} resident tokens" if tokens else ""
 
 
 def _labelled(able: pd.DataFrame) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
