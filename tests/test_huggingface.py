@@ -15,11 +15,16 @@ transformers = pytest.importorskip(
 import tiny_models  # noqa: E402
 
 from hisparse_sim.traces import TraceError, open_trace  # noqa: E402
-from hisparse_sim.traces.capture import huggingface, models  # noqa: E402
+from hisparse_sim.traces.capture import models  # noqa: E402
 from hisparse_sim.traces.capture.forward import Sampling  # noqa: E402
 from hisparse_sim.traces.capture.huggingface import Prompt, Settings, capture  # noqa: E402
 from hisparse_sim.traces.capture.oracle import AttentionOracle  # noqa: E402
-from hisparse_sim.traces.capture.taps import IndexerTap, indexers  # noqa: E402
+from hisparse_sim.traces.capture.taps import (  # noqa: E402
+    IndexerTap,
+    default_tap,
+    default_top_k,
+    indexers,
+)
 
 PROMPT, STEPS, TOP_K = 40, 20, 8  # TOP_K is that of the tiny models' indexers
 DSA = {"deepseek_v32": tiny_models.deepseek, "glm_moe_dsa": tiny_models.glm}
@@ -46,10 +51,12 @@ def selected(model: Any, ids: tuple[int, ...]) -> dict[int, np.ndarray]:
     """Return what every indexer selects in one pass over all tokens, [rows, top_k], best first."""
     found: dict[int, np.ndarray] = {}
 
-    def hook(indexer: Any, _: Any, ranks: Any) -> None:
-        found[indexer.layer_idx] = ranks[0].numpy()
+    def kept(layer: int) -> Any:
+        return lambda indexer, _, ranks: found.update({layer: ranks[0].numpy()})
 
-    handles = [indexer.register_forward_hook(hook) for indexer in indexers(model).values()]
+    handles = [
+        indexer.register_forward_hook(kept(layer)) for layer, indexer in indexers(model).items()
+    ]
     with torch.inference_mode():
         model(torch.tensor([ids]))
     for handle in handles:
@@ -67,6 +74,35 @@ def test_dsa_rows_are_what_the_indexer_selects(kind: str, path: Path) -> None:
         demand = trace.read(part)
         rows = demand.positions.reshape(STEPS, TOP_K)
         np.testing.assert_array_equal(rows, expected[part.layer][PROMPT:])
+
+
+def test_compressed_groups_are_what_the_indexer_selects(path: Path) -> None:
+    """DeepSeek-V4: the query of token q chooses from the (q + 1) // 4 groups that are complete."""
+    model = tiny_models.deepseek_v4()
+    expected = selected(model, tiny_models.tokens(PROMPT + STEPS))
+    trace = run(path, model, default_tap(tiny_models.loaded(model)), order="indexer")
+    about = trace.metadata
+    assert (about.unit, about.top_k, about.layer_types) == ("c4", TOP_K, None)
+    assert about.prompt_len == {"r": PROMPT // 4}
+    assert [part.layer for part in trace.parts] == [2, 4] == sorted(expected)
+    for part in trace.parts:
+        demand = trace.read(part)
+        assert demand.seq_len.tolist() == [(PROMPT + step + 1) // 4 for step in range(STEPS)]
+        rows = demand.positions.reshape(STEPS, TOP_K)
+        np.testing.assert_array_equal(rows, expected[part.layer][PROMPT:])
+
+
+def test_groups_of_another_size_are_refused() -> None:
+    model = tiny_models.deepseek_v4()
+    next(iter(indexers(model).values())).compress_rate = 8
+    with pytest.raises(TraceError, match="groups of 8 tokens, and those of 4 are known"):
+        default_tap(tiny_models.loaded(model))
+
+
+def test_drafts_of_groups_are_refused(path: Path) -> None:
+    model = tiny_models.deepseek_v4()
+    with pytest.raises(TraceError, match="compressed groups of 4 tokens, and drafts are of tokens"):
+        run(path, model, default_tap(tiny_models.loaded(model)), steps=4, draft_tokens=2)
 
 
 def test_shared_layers_are_named_and_not_written(path: Path) -> None:
@@ -230,9 +266,9 @@ def test_an_interrupt_leaves_nothing_behind(path: Path) -> None:
 
 def test_default_top_k() -> None:
     dense = tiny_models.loaded(tiny_models.llama())
-    found = [huggingface.default_top_k(dense, length) for length in (5, 160, 7_700, 32_768, 10**6)]
+    found = [default_top_k(dense, length) for length in (5, 160, 7_700, 32_768, 10**6)]
     assert found == [1, 10, 448, 2048, 2048]
-    assert huggingface.default_top_k(tiny_models.loaded(tiny_models.deepseek()), 10**6) == TOP_K
+    assert default_top_k(tiny_models.loaded(tiny_models.deepseek()), 10**6) == TOP_K
 
 
 @pytest.fixture

@@ -87,6 +87,22 @@ def glm() -> Any:
     return _model(transformers.GlmMoeDsaConfig(**_DSA, index_topk_freq=3, index_skip_topk_offset=3))
 
 
+def deepseek_v4() -> Any:
+    """DeepSeek-V4: layers 2 and 4 of 6 select groups of four tokens, the others do not select."""
+    csa, hca = "compressed_sparse_attention", "heavily_compressed_attention"
+    return _model(
+        transformers.DeepseekV4Config(
+            **{**_SIZES, "num_hidden_layers": 6, "num_key_value_heads": 1},
+            **{name: _DSA[name] for name in ("q_lora_rank", "index_topk", "index_head_dim",
+                                             "index_n_heads", "n_routed_experts",
+                                             "num_experts_per_tok", "moe_intermediate_size")},
+            head_dim=16, sliding_window=16, o_groups=2,
+            o_lora_rank=16, layer_types=["sliding_attention", hca, csa, hca, csa, hca],
+            compress_rates={csa: 4, hca: 8}, partial_rotary_factor=0.5,
+        )
+    )  # fmt: skip
+
+
 def loaded(model: Any, *, random: bool = True) -> Loaded:
     return Loaded("tiny", "tiny", model, None, random, "drawn at random")
 

@@ -11,7 +11,7 @@ from hisparse_sim.traces.capture.indexer import TrainedIndexer, load, save
 from hisparse_sim.traces.capture.indexer_training import cut, learn
 from hisparse_sim.traces.capture.oracle import AttentionOracle
 from hisparse_sim.traces.capture.prompts import read_prompts
-from hisparse_sim.traces.capture.taps import Tap, default_tap
+from hisparse_sim.traces.capture.taps import Tap, default_tap, default_top_k
 from hisparse_sim.traces.capture.texts import prepare, python_reference
 from hisparse_sim.traces.errors import TraceError
 from hisparse_sim.traces.file.reader import Trace, open_trace
@@ -115,7 +115,7 @@ def capture_hf(
     shortest = min(prompt.prompt_len for prompt in prepared)
     settings = huggingface.Settings(
         steps=steps,
-        top_k=top_k or huggingface.default_top_k(known, shortest),
+        top_k=top_k or default_top_k(known, shortest),
         keep_ranks=keep_ranks,
         scores=scores,
         layers=frozenset(layers) if layers else None,

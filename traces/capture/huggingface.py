@@ -20,11 +20,12 @@ from hisparse_sim.traces.capture.drafting import MEANS, verified, verify
 from hisparse_sim.traces.capture.forward import Draw, Forward, Sampling
 from hisparse_sim.traces.capture.models import Loaded, running
 from hisparse_sim.traces.capture.recorder import Recorder
-from hisparse_sim.traces.capture.taps import IndexerTap, Tap, indexers
+from hisparse_sim.traces.capture.taps import IndexerTap, Tap, grouped, indexers
 from hisparse_sim.traces.errors import TraceError
 from hisparse_sim.traces.file.captured import MOST_TOKENS, checked_id
 from hisparse_sim.traces.file.metadata import MOST_QUERIES, Metadata
 from hisparse_sim.traces.file.spool import Spool
+from hisparse_sim.traces.file.units import TOKEN, plural, tokens_of
 from hisparse_sim.traces.file.writer import TraceWriter
 from hisparse_sim.traces.files import refuse_unwritable
 
@@ -87,6 +88,8 @@ def check(loaded: Loaded, tap: Tap, prompts: Sequence[Prompt], settings: Setting
         raise TraceError(
             f"draft_tokens is {settings.draft_tokens}, expected a number from 1 to {MOST_QUERIES}"
         )
+    if settings.draft_tokens > 1 and tap.unit != TOKEN:
+        raise TraceError(f"{loaded.name} selects {plural(tap.unit)}, and drafts are of tokens")
     if settings.draft_tokens > 1 and sampling is not None and sampling.temperature > 0:
         raise TraceError(
             "drafts are compared with the most likely token: sample at temperature 0, or follow "
@@ -151,6 +154,8 @@ def capture(
                     sort=settings.order == "position",
                     following=settings.keep_ranks is not None,
                 ):
+                    if tap.unit != TOKEN:
+                        demand = grouped(demand, tap.unit)
                     if settings.draft_tokens > 1:
                         demand = verified(demand, begun, settings.draft_tokens)
                     writer.write(demand)
@@ -229,19 +234,6 @@ def _follow(
         logits = decode(start, tokens)
 
 
-def default_top_k(loaded: Loaded, prompt_len: int) -> int:
-    """Return the top_k of the model's own indexer, else a sixteenth of the prompt.
-
-    Rounded down to a multiple of 64 where there is room, and at most 2048: the share that DeepSeek
-    Sparse Attention selects at 32k.
-    """
-    own = [indexer.index_topk for indexer in indexers(loaded.model).values()]
-    if own:
-        return int(own[0])
-    share = min(2048, prompt_len // 16)
-    return max(1, share // 64 * 64 or share)
-
-
 def _metadata(
     loaded: Loaded,
     tap: Tap,
@@ -252,7 +244,7 @@ def _metadata(
 ) -> Metadata:
     config = loaded.config
     layer_types = None
-    if isinstance(tap, IndexerTap):
+    if isinstance(tap, IndexerTap) and tap.unit == TOKEN:
         full = indexers(loaded.model)
         layer_types = tuple(
             "full" if layer in full else "shared" for layer in range(config.num_hidden_layers)
@@ -284,9 +276,10 @@ def _metadata(
         source=", ".join(versions),
         dataset=dataset,
         layer_types=layer_types,
+        unit=tap.unit,
         order=settings.order,
         draft_tokens=settings.draft_tokens,
-        prompt_len={prompt.request: prompt.prompt_len for prompt in prompts},
+        prompt_len={each.request: each.prompt_len // tokens_of(tap.unit) for each in prompts},
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         notes=about,
     )

@@ -24,6 +24,7 @@ from hisparse_sim.traces.capture.oracle import (
 from hisparse_sim.traces.capture.recorder import Recorder
 from hisparse_sim.traces.documents import parse_json
 from hisparse_sim.traces.errors import TraceError
+from hisparse_sim.traces.file.units import TOKEN
 from hisparse_sim.traces.files import atomic_path, opened
 
 if TYPE_CHECKING:
@@ -107,6 +108,7 @@ class TrainedIndexer:
 
     provenance = "trained-indexer"
     means = "top-k of a lightning indexer trained on the model's dense attention"
+    unit = TOKEN
     score = "score of the indexer"
 
     def __init__(self, indexers: Indexers) -> None:

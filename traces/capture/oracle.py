@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from hisparse_sim.traces.capture.recorder import Recorder
 from hisparse_sim.traces.errors import TraceError
+from hisparse_sim.traces.file.units import TOKEN
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -82,6 +83,7 @@ class AttentionOracle:
 
     provenance = "attention-oracle"
     means = "top-k of the attention summed over the heads"
+    unit = TOKEN
     score = "natural logarithm of the attention's share, averaged over the heads"
 
     def rows_at_once(self, config: Any, tokens: int) -> int:

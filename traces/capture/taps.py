@@ -2,11 +2,15 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any, Protocol
 
 from hisparse_sim.traces.capture.models import Loaded
 from hisparse_sim.traces.capture.oracle import LARGEST_BLOCK, AttentionOracle, rows_within
 from hisparse_sim.traces.capture.recorder import Recorder
+from hisparse_sim.traces.demand import Demand
+from hisparse_sim.traces.errors import TraceError
+from hisparse_sim.traces.file.units import COMPRESSED, TOKEN, positions_of, tokens_of
 
 
 class Tap(Protocol):
@@ -14,6 +18,7 @@ class Tap(Protocol):
 
     provenance: str
     means: str  # what the ranks are, for the metadata
+    unit: str  # of the positions
 
     @property
     def score(self) -> str | None:
@@ -30,14 +35,19 @@ class Tap(Protocol):
 
 
 class IndexerTap:
-    """Reads the top-k of a DeepSeek-V3.2 or GLM-5 model's own indexers, best first.
+    """Reads the top-k of a model's own indexers, best first: positions of DeepSeek-V3.2 and GLM-5,
+    compressed groups of DeepSeek-V4.
 
-    Layers without an indexer repeat the last one that has one; they are not written.
+    Layers without an indexer are not written. In models that select positions they repeat the last
+    one that has one.
     """
 
     provenance = "trained-indexer"
     means = "top-k of the model's own indexer, run by transformers in its dtype, not in fp8"
     score = None
+
+    def __init__(self, unit: str = TOKEN) -> None:
+        self.unit = unit
 
     def rows_at_once(self, config: Any, tokens: int) -> int:
         """Return how many decode rows a pass may have at a context of `tokens`."""
@@ -74,15 +84,51 @@ class IndexerTap:
 
 def default_tap(loaded: Loaded) -> Tap:
     """Return the tap for the model's own indexers; the attention oracle if it has none."""
-    return IndexerTap() if indexers(loaded.model) else AttentionOracle()
+    found = indexers(loaded.model)
+    if not found:
+        return AttentionOracle()
+    rates = {getattr(indexer, "compress_rate", 1) for indexer in found.values()}
+    units = {frozenset({1}): TOKEN, frozenset({tokens_of(COMPRESSED)}): COMPRESSED}
+    if frozenset(rates) not in units:
+        raise TraceError(
+            f"the indexers of {loaded.name} select groups of {max(rates)} tokens, and those of"
+            f" {tokens_of(COMPRESSED)} are known"
+        )
+    return IndexerTap(units[frozenset(rates)])
+
+
+def grouped(demand: Demand, unit: str) -> Demand:
+    """Return a demand whose lengths are in tokens with lengths in this unit."""
+    return replace(
+        demand,
+        prompt_len=demand.prompt_len // tokens_of(unit),
+        seq_len=positions_of(demand.seq_len, unit),
+    )
 
 
 def indexers(model: Any) -> dict[int, Any]:
     """Return the model's own lightning indexers by layer; empty if it attends to everything."""
-    return {
-        module.layer_idx: module
+    attentions = {
+        name: module.layer_idx
         for name, module in model.named_modules()
-        if name.endswith("self_attn.indexer")
-        and hasattr(module, "index_topk")
-        and hasattr(module, "layer_idx")
+        if name.endswith("self_attn") and hasattr(module, "layer_idx")
     }
+    return {
+        attentions[name.removesuffix(".indexer").removesuffix(".compressor")]: module
+        for name, module in model.named_modules()
+        if name.endswith(("self_attn.indexer", "self_attn.compressor.indexer"))
+        and hasattr(module, "index_topk")
+    }
+
+
+def default_top_k(loaded: Loaded, prompt_len: int) -> int:
+    """Return the top_k of the model's own indexer, else a sixteenth of the prompt.
+
+    Rounded down to a multiple of 64 where there is room, and at most 2048: the share that DeepSeek
+    Sparse Attention selects at 32k.
+    """
+    own = [indexer.index_topk for indexer in indexers(loaded.model).values()]
+    if own:
+        return int(own[0])
+    share = min(2048, prompt_len // 16)
+    return max(1, share // 64 * 64 or share)

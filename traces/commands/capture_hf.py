@@ -118,7 +118,7 @@ def hf(
 ) -> None:
     """Capture from a Hugging Face model on this machine.
 
-    For DeepSeek-V3.2 and GLM-5 models, the positions are those that their indexers select. For
+    For DeepSeek-V3.2, V4 and GLM-5 models, the positions are those that their indexers select. For
     other models they are the top-k of the attention (provenance `attention-oracle`), or those of an
     indexer trained to imitate it (--indexer). The prompt is prefilled at once; decode then follows
     the text, or tokens sampled from the model (--sample). Needs the extra [hf].
