@@ -12,6 +12,7 @@ from make_traces import drift, metadata, write
 
 import hisparse_sim as hs
 from hisparse_sim.cli import cli
+from hisparse_sim.policies import STANDARD
 from hisparse_sim.simulator.replay.kept import Kept
 from hisparse_sim.traces import TraceError, open_trace, sample_path
 from hisparse_sim.traces.drafts import drafted
@@ -82,7 +83,7 @@ def test_rows_of_a_trace_with_drafts(tmp_path: Path) -> None:
     swept = hs.sweep(made(tmp_path / "t.parquet"), buffers=32)
     rows = swept.rows
     assert rows["policy"].iloc[0] == "epoch-clock"
-    assert set(rows["policy"]) == {"epoch-clock", *hs.policies()["policy"]}
+    assert set(rows["policy"]) == {"epoch-clock", *STANDARD}
     assert (rows["rules"] == "sglang, 3 draft tokens").all()
     assert (rows["draft_tokens"] == 3).all()
     assert (rows["accepted_per_step"] == 2).all()
@@ -245,6 +246,14 @@ def test_bytes_of_blocks(
     shown = run(str(path), "--policy", "lru", "--buffer", "16", "--model", model)
     assert shown.exit_code == 0, shown.output
     assert "MB/step" in shown.output
+
+
+def test_bytes_of_compressed_groups(tmp_path: Path) -> None:
+    path = write(tmp_path / "g.parquet", [drift(steps=40)], metadata(unit="c4"))
+    (row,) = hs.sweep(path, "lru", 16, model="deepseek-v4-flash").rows.to_dict("records")
+    assert row["bytes_per_step"] == pytest.approx(row["misses_per_step"] * 21 * 584)
+    with pytest.raises(hs.TraceError, match="compressed groups of 4 tokens, and minimax-m3"):
+        hs.sweep(path, "lru", 16, model="minimax-m3")
 
 
 def test_blocks_of_another_model(tmp_path: Path) -> None:
