@@ -1,4 +1,4 @@
-"""Reads regular files only, and writes files that are either complete or absent."""
+"""Reads regular files and URLs only, and writes files that are either complete or absent."""
 
 import os
 import secrets
@@ -11,6 +11,7 @@ from tempfile import TemporaryFile
 from typing import IO
 
 from hisparse_sim.traces.errors import TraceError
+from hisparse_sim.traces.remote import Url, place_of, uploaded
 
 # Most file systems take 255; the files that lie beside it while it is made have longer names.
 _LONGEST_NAME_BYTES = 240
@@ -30,7 +31,11 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     Raises TraceError naming `path` if it cannot be written (an OSError inside the block counts).
     """
     refuse_unwritable(path)
-    target = Path(path)
+    target = place_of(path)
+    if isinstance(target, Url):
+        with uploaded(target) as temporary:
+            yield temporary
+        return
     try:
         if not is_file(target):
             yield target
@@ -57,7 +62,11 @@ def opened(path: str | os.PathLike[str], what: str = "file") -> Iterator[Buffere
 
     Raises TraceError naming `path` if it cannot be read (an OSError inside the block counts).
     """
-    target = Path(path)
+    target = place_of(path)
+    if isinstance(target, Url):
+        with target.open() as file:
+            yield file
+        return
     try:
         if target.is_dir():
             raise TraceError(f"{path} is a folder, not a {what}")
@@ -88,9 +97,13 @@ def reread(path: Path) -> Iterator[IO[bytes]]:
 
 def refuse_input(output: str | os.PathLike[str], inputs: Iterable[str | os.PathLike[str]]) -> None:
     """Raise TraceError if `output` is one of the files that are read."""
-    target = Path(output)
-    for path in inputs:
-        if target.exists() and Path(path).exists() and target.samefile(path):
+    target = place_of(output)
+    for path in map(place_of, inputs):
+        if isinstance(target, Url) or isinstance(path, Url):
+            same = target == path
+        else:
+            same = target.exists() and path.exists() and target.samefile(path)
+        if same:
             raise TraceError(f"{output} cannot be written: it is read for this")
 
 
@@ -98,17 +111,17 @@ def refuse_same(*outputs: str | os.PathLike[str] | None) -> None:
     """Raise TraceError if two of the files that are written are one; None is no file."""
     seen: set[Path] = set()
     for output in outputs:
-        if output is None or not is_file(Path(output)):
+        if output is None or not is_file(place_of(output)):
             continue
-        if Path(output).resolve() in seen:
+        if place_of(output).resolve() in seen:
             raise TraceError(f"{output} cannot be written: two different things would go there")
-        seen.add(Path(output).resolve())
+        seen.add(place_of(output).resolve())
 
 
 def holds_trace(path: str | os.PathLike[str]) -> bool:
     """Return whether a file exists that may be a trace: it begins as Parquet or Arrow files do, as
     all traces, or cannot be read."""
-    target = Path(path)
+    target = place_of(path)
     if not target.is_file():  # reading from a pipe would wait for a writer
         return False
     try:
@@ -120,7 +133,10 @@ def holds_trace(path: str | os.PathLike[str]) -> bool:
 
 def refuse_unwritable(path: str | os.PathLike[str]) -> None:
     """Raise TraceError if `path` cannot be written; called before long work."""
-    target = Path(path)
+    target = place_of(path)
+    if isinstance(target, Url):
+        target.refuse_unwritable()
+        return
     if len(os.fsencode(target.name)) > _LONGEST_NAME_BYTES:
         raise TraceError(f"{path} cannot be written: its name is too long")
     if target.is_dir():
@@ -136,4 +152,4 @@ def refuse_unwritable(path: str | os.PathLike[str]) -> None:
 
 def is_file(target: Path) -> bool:
     """Return whether `target` is or becomes a regular file, not a device or pipe."""
-    return target.is_file() or not target.exists()
+    return isinstance(target, Url) or target.is_file() or not target.exists()

@@ -20,7 +20,7 @@ from hisparse_sim.simulator.commands.replay_options import (
 from hisparse_sim.simulator.commands.setting_options import kv_dtype_option
 from hisparse_sim.simulator.views import FIGURE_SUFFIXES
 from hisparse_sim.traces.commands.options import FILE_FORMATS, chosen_requests, output_form
-from hisparse_sim.traces.commands.values import Number, refuse_without
+from hisparse_sim.traces.commands.values import AnyOutput, Number, refuse_without
 from hisparse_sim.traces.files import refuse_input
 from hisparse_sim.traces.terminal import wrote
 
@@ -48,7 +48,7 @@ from hisparse_sim.traces.terminal import wrote
 @click.option(
     "-o",
     "--output",
-    type=click.Path(path_type=Path),
+    type=AnyOutput(),
     help="Figure (.png, .svg, .pdf) or data file (.csv, .json, .jsonl, .parquet).  "
     "[default: curve.png; with --format: stdout]",
 )

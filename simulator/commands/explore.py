@@ -6,6 +6,7 @@ import click
 
 from hisparse_sim.traces.commands.options import expand, quiet_option
 from hisparse_sim.traces.commands.values import Number, Output
+from hisparse_sim.traces.remote import place_of
 from hisparse_sim.traces.terminal import note, wrote
 
 
@@ -42,7 +43,7 @@ def explore(
     from hisparse_sim.traces import atomic_path
     from hisparse_sim.traces.files import refuse_input, refuse_unwritable
 
-    paths = [Path(path) for path in expand(results)]
+    paths = [place_of(path) for path in expand(results)]
     if output is not None:
         refuse_unwritable(output)
         refuse_input(output, paths)

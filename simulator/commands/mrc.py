@@ -25,7 +25,7 @@ from hisparse_sim.traces.commands.options import (
     selection_options,
     start_option,
 )
-from hisparse_sim.traces.commands.values import Name, Number, Real, Seed, several
+from hisparse_sim.traces.commands.values import AnyOutput, Name, Number, Real, Seed, several
 from hisparse_sim.traces.files import refuse_input
 from hisparse_sim.traces.terminal import wrote
 
@@ -98,7 +98,7 @@ if TYPE_CHECKING:
 @click.option(
     "-o",
     "--output",
-    type=click.Path(path_type=Path),
+    type=AnyOutput(),
     help="Figure (.png, .svg, .pdf), rows (.csv, .json, .jsonl) or facts (.parquet).",
 )
 def mrc(

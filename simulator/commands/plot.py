@@ -8,6 +8,7 @@ import click
 from hisparse_sim.simulator.views import FIGURE_SUFFIXES
 from hisparse_sim.traces.commands.options import expand, quiet_option
 from hisparse_sim.traces.commands.values import Name, Output
+from hisparse_sim.traces.remote import place_of
 from hisparse_sim.traces.terminal import wrote
 
 
@@ -51,7 +52,7 @@ def plot(
     if wide and not paper:
         raise click.UsageError("--wide is for --paper")
     refuse_unwritable(output)
-    paths = [Path(path) for path in expand(results)]
+    paths = [place_of(path) for path in expand(results)]
     refuse_input(output, paths)
     style = "screen" if not paper else "paper-wide" if wide else "paper"
     figures.save(figures.plot(kind, paths, style=style), output)

@@ -6,6 +6,7 @@ import click
 
 from hisparse_sim.traces.commands.options import expand, quiet_option
 from hisparse_sim.traces.commands.values import Output
+from hisparse_sim.traces.remote import place_of
 from hisparse_sim.traces.terminal import note
 
 
@@ -44,7 +45,7 @@ def report(
     from hisparse_sim.traces.files import refuse_unwritable
 
     refuse_unwritable(output)
-    read = read_results([Path(path) for path in expand(results)])
+    read = read_results([place_of(path) for path in expand(results)])
     for left_out in write_report(read, output, title, profiles):
         note(left_out, quiet)
     note(f"wrote {output} ({output.stat().st_size / 1e6:.2f} MB)", quiet)

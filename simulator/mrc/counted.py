@@ -5,7 +5,6 @@ One file, for a counted sweep, its pieces and its curves share how facts become 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
-from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, cast
 
 import numpy as np
@@ -24,6 +23,7 @@ from hisparse_sim.simulator.replay.swept import Piece, Run, Sweep
 from hisparse_sim.traces import Metadata, OneTrace, Part, Trace, TraceError, Traces, as_traces
 from hisparse_sim.traces.arguments import whole_numbers
 from hisparse_sim.traces.file.units import TOKEN
+from hisparse_sim.traces.remote import place_of
 
 FACTS_NOTE = (
     "misses were counted before and not replayed: percentiles are not known, and LRU is the"
@@ -38,7 +38,7 @@ class CountedTrace(Trace):
         """`curves`: of one trace, a line per (request, layer), or per window of one."""
         first = curves.lines.iloc[0]
         self.curves = curves
-        self.path = Path(path)
+        self.path = place_of(path)
         self.metadata = Metadata(
             first["model"], first["provenance"], int(first["top_k"]), None, unit=first["unit"]
         )

@@ -26,6 +26,7 @@ from hisparse_sim.simulator.mrc.curves import Curve, MissCurves, covering
 from hisparse_sim.simulator.mrc.names import ONE_PASS
 from hisparse_sim.traces import Part, TraceError, atomic_path
 from hisparse_sim.traces.files import opened
+from hisparse_sim.traces.remote import place_of
 
 KEY = b"hisparse_facts"
 VERSION = 1
@@ -253,4 +254,4 @@ def _write(rows: pd.DataFrame, parts: Any, path: str | os.PathLike[str]) -> Path
             column_encoding=dict.fromkeys(delta, "DELTA_BINARY_PACKED"),
             write_page_checksum=True,
         )
-    return Path(path)
+    return place_of(path)

@@ -13,9 +13,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from hisparse_sim.traces.commands.values import Output, refuse_suffix, several, step_range
+from hisparse_sim.traces.commands.values import (
+    AnyOutput,
+    Output,
+    refuse_suffix,
+    several,
+    step_range,
+)
 from hisparse_sim.traces.file.metadata import PROVENANCES
-from hisparse_sim.traces.files import TRACE_SUFFIXES, holds_trace, refuse_input
+from hisparse_sim.traces.files import ARROW_SUFFIX, TRACE_SUFFIXES, holds_trace, refuse_input
+from hisparse_sim.traces.remote import found_by, is_url
 
 if TYPE_CHECKING:
     from hisparse_sim.traces.file.reader import Trace
@@ -126,26 +133,50 @@ output_options = combined(
         help="[default: by the suffix of -o, else table]",
     ),
     click.option(
-        "-o", "--output", type=click.Path(path_type=Path), help="Write to this file, not to stdout."
+        "-o", "--output", type=AnyOutput(), help="Write to this file or URL, not to stdout."
     ),
 )
 
 
 def expand(patterns: Sequence[str]) -> list[str]:
-    """Return the files that paths and globs name, each once however it is written; `sample` is the
-    bundled trace."""
+    """Return the files that paths, URLs, globs and folders name, each once however it is written;
+    `sample` is the bundled trace."""
     from hisparse_sim.traces import sample_path
 
     paths = []
     for pattern in patterns:
         if pattern == SAMPLE and not Path(pattern).exists():
             pattern = str(sample_path())
-        magic = glob.has_magic(pattern) and not Path(pattern).exists()
-        found = sorted(glob.glob(pattern)) if magic else [pattern]
+        found = _matching(pattern)
         if not found:
             raise click.UsageError(f"no file matches {pattern}")
         paths.extend(found)
-    return list({os.path.abspath(path): path for path in reversed(paths)}.values())[::-1]
+    whole = {path if is_url(path) else os.path.abspath(path): path for path in reversed(paths)}
+    return list(whole.values())[::-1]
+
+
+def _matching(pattern: str) -> list[str]:
+    """Return the files that one pattern names: a folder, all traces below it."""
+    if is_url(pattern):
+        if not glob.has_magic(pattern.partition("?")[0]) and not pattern.endswith("/"):
+            return [pattern]
+        found = found_by(pattern)
+        return (
+            [path for path in found if _is_trace(path.removeprefix(pattern))]
+            if pattern.endswith("/")
+            else found
+        )
+    if os.path.isdir(pattern):
+        below = sorted(str(path) for path in Path(pattern).rglob("*") if path.is_file())
+        return [path for path in below if _is_trace(os.path.relpath(path, pattern))]
+    magic = glob.has_magic(pattern) and not Path(pattern).exists()
+    return sorted(glob.glob(pattern, recursive=True)) if magic else [pattern]
+
+
+def _is_trace(path: str) -> bool:
+    """Return whether a file of a folder counts: writers of data sets leave others there."""
+    hidden = any(piece.startswith(("_", ".")) for piece in path.split("/"))
+    return not hidden and path.lower().endswith((".parquet", ARROW_SUFFIX))
 
 
 def open_traces(patterns: Sequence[str], provenance: str | None) -> list["Trace"]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hisparse_sim.traces.documents import LEAST_AMOUNT, MOST_AMOUNT, MOST_COUNT
+from hisparse_sim.traces.remote import Url, is_url, place_of
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -163,15 +164,27 @@ class Name(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4
         ]
 
 
+class AnyOutput(click.Path):
+    """A file to write, or a URL."""
+
+    def __init__(self) -> None:
+        super().__init__(path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return place_of(value) if is_url(value) else super().convert(value, param, ctx)
+
+
 class Output(click.Path):
-    """A file to write, with one of `suffixes`, or a device."""
+    """A file or URL to write, with one of `suffixes`, or a device."""
 
     def __init__(self, *suffixes: str):
         super().__init__(dir_okay=False, path_type=Path)
         self.suffixes = suffixes
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
-        path = Path(os.fsdecode(super().convert(value, param, ctx)))
+        path = place_of(value)
+        if not isinstance(path, Url):
+            path = Path(os.fsdecode(super().convert(value, param, ctx)))
         refuse_suffix(path, self.suffixes)
         return path
 

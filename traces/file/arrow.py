@@ -45,6 +45,7 @@ from hisparse_sim.traces.file.parts import (
     find_parts,
 )
 from hisparse_sim.traces.files import opened, reread
+from hisparse_sim.traces.remote import Url
 
 HEAD = b"ARROW1"
 MAGIC = b"HSIMDIG2"
@@ -171,6 +172,11 @@ def _buffer_offsets(block: memoryview) -> list[int]:
 def arrow_container(path: Path) -> Container:
     """Open an Arrow file, or one in Arrow's stream format. Raises TraceError if it is none, or was
     changed since it was written."""
+    if isinstance(path, Url):
+        raise TraceError(
+            f"{path} is an Arrow file, which is read where a disk is mapped into memory: copy it to"
+            " one, or convert it to Parquet"
+        )
     with opened(path, "trace file") as file:
         streams = file.read(len(STREAM_HEAD)) == STREAM_HEAD
     if streams:

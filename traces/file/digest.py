@@ -18,9 +18,9 @@ import hashlib
 import os
 import struct
 from collections.abc import Collection, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -36,7 +36,12 @@ _END = struct.Struct("<I4s")  # of every Parquet file: bytes of the footer, and 
 _PARQUET = b"PAR1"
 _PIECE_BYTES = 1 << 20
 
-Checksums = NDArray[np.uint32]  # [row groups x columns]
+
+class Signed(NamedTuple):
+    """The digest of a file, whose footer it fits."""
+
+    checksums: NDArray[np.uint32]  # [row groups x columns]
+    sha256: str  # of them and of the footer
 
 
 @contextmanager
@@ -69,8 +74,8 @@ def seal(file: IO[bytes]) -> None:
     file.write(end)
 
 
-def read_digest(path: Path) -> Checksums | None:
-    """Return the checksums of a Parquet file, or None if it has no digest.
+def read_digest(path: Path) -> Signed | None:
+    """Return the digest of a Parquet file, or None if it has none.
 
     Raises TraceError if it is no complete Parquet file, or its footer is not the one written.
     """
@@ -100,30 +105,45 @@ def read_digest(path: Path) -> Checksums | None:
             f"{path} was changed after it was written (its footer has another digest): fetch or "
             f"write it again"
         )
-    return checksums
+    return Signed(checksums, signature.hex())
 
 
 class Digest:
     """The checksums of a file whose footer was checked."""
 
-    def __init__(self, path: Path, checksums: Checksums, footer: pq.FileMetaData) -> None:
+    def __init__(self, path: Path, signed: Signed, footer: pq.FileMetaData) -> None:
         self.path = path
-        self._checksums = checksums.reshape(footer.num_row_groups, -1)
+        self.sha256 = signed.sha256
+        self._checksums = signed.checksums.reshape(footer.num_row_groups, -1)
         self._footer = footer
-        # A list is one column of Parquet, called positions.list.element.
-        paths = [footer.schema.column(number).path for number in range(footer.num_columns)]
-        self._names = [path.partition(".")[0] for path in paths]
+        self._names = column_names(footer)
 
-    def check(self, groups: Iterable[int], names: Collection[str]) -> None:
-        """Raise ValueError if one of these columns, in one of these row groups, was changed."""
+    def check(self, groups: Iterable[int], names: Collection[str], fetched: Any = None) -> None:
+        """Raise ValueError if one of these columns, in one of these row groups, was changed.
+        `fetched`: the file, where it need not be opened."""
         wanted = [number for number, name in enumerate(self._names) if name in names]
-        with self.path.open("rb", buffering=0) as file:
+        with nullcontext(fetched) if fetched else self.path.open("rb", buffering=0) as file:
             for group in groups:
                 for column in wanted:
                     found = _checksum(file, *_extent(self._footer, group, column))
                     if found != self._checksums[group, column]:
                         name = self._names[column]
                         raise ValueError(f"the checksum of {name} in row group {group} is wrong")
+
+
+def column_names(footer: pq.FileMetaData) -> list[str]:
+    """Return what the columns are called: a list is one of Parquet, as positions.list.element."""
+    paths = [footer.schema.column(number).path for number in range(footer.num_columns)]
+    return [path.partition(".")[0] for path in paths]
+
+
+def extents(
+    footer: pq.FileMetaData, groups: Iterable[int], names: Collection[str]
+) -> list[tuple[int, int]]:
+    """Return where the chunks of these columns, in these row groups, begin and end."""
+    wanted = [number for number, name in enumerate(column_names(footer)) if name in names]
+    found = [_extent(footer, group, column) for group in groups for column in wanted]
+    return [(first, first + size_bytes) for first, size_bytes in found]
 
 
 def _extent(footer: pq.FileMetaData, group: int, column: int) -> tuple[int, int]:
@@ -146,6 +166,6 @@ def _checksum(file: Any, first: int, size_bytes: int) -> int:
     return checksum
 
 
-def _signature(checksums: Checksums, footer: bytes) -> bytes:
+def _signature(checksums: NDArray[np.uint32], footer: bytes) -> bytes:
     count = len(checksums).to_bytes(4, "little")
     return hashlib.sha256(checksums.tobytes() + count + footer).digest()

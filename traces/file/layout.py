@@ -3,7 +3,7 @@
 import os
 import threading
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -12,8 +12,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hisparse_sim.traces.errors import TraceError
-from hisparse_sim.traces.file.digest import Digest, read_digest
-from hisparse_sim.traces.file.parts import Columns, Container, Part, decoding, find_parts
+from hisparse_sim.traces.file.digest import Digest, column_names, extents, read_digest
+from hisparse_sim.traces.file.parts import (
+    Columns,
+    Container,
+    Part,
+    decoding,
+    find_parts,
+    parts_of_runs,
+)
+from hisparse_sim.traces.remote import Ranges, Url
 
 # Of an encoded column, before compression: about a million positions.
 BATCH_BYTES = 1 << 20
@@ -25,6 +33,7 @@ def open_parquet(
     dictionary: Sequence[str] = (),
     buffer_bytes: int = 0,
     page_checksums: bool = True,
+    fetched: Ranges | None = None,
 ) -> pq.ParquetFile:
     """Open a Parquet file for reads that do not start threads of their own.
 
@@ -32,12 +41,13 @@ def open_parquet(
     the row groups, even with `metadata` (50 us for 30, 500 us for 10,000). `dictionary`: columns
     of the file that come as DictionaryArray. With `buffer_bytes` a column is read from the disk bit
     by bit, else a row group's column at once. `page_checksums` are verified where the file has
-    them, which is of no use behind `Digest.check`.
+    them, which is of no use behind `Digest.check`. `fetched`: what is known of a URL.
     """
     with decoding(path):
+        # A path would first be looked up in pyarrow's file systems, and has to be UTF-8.
+        source = Ranges(path) if isinstance(path, Url) and fetched is None else fetched
         return pq.ParquetFile(
-            # A path would first be looked up in pyarrow's file systems, and has to be UTF-8.
-            pa.OSFile(os.fsencode(path)),
+            source or pa.OSFile(os.fsencode(path)),
             metadata=metadata,
             read_dictionary=list(dictionary),
             pre_buffer=False,
@@ -48,10 +58,10 @@ def open_parquet(
 
 def parquet_container(path: Path) -> Container:
     """Open a Parquet file. Raises TraceError if it is none, or its footer was changed."""
-    checksums = read_digest(path)
+    signed = read_digest(path)
     with open_parquet(path) as file:
         footer, schema = file.metadata, file.schema_arrow
-    digest = None if checksums is None else Digest(path, checksums, footer)
+    digest = None if signed is None else Digest(path, signed, footer)
     # Some writers fill only the latter.
     keys = {**(schema.metadata or {}), **(footer.metadata or {})}
     return Container(schema, keys, lambda: lay_out(path, footer, digest))
@@ -65,17 +75,18 @@ def lay_out(
     Raises TraceError if there are no rows, or not as many as the footer says, or if they are not
     grouped by request and, within it, by rising layer.
     """
-    if digest is not None:
-        with decoding(path):
-            digest.check(range(footer.num_row_groups), ("request", "layer"))
     dictionary = ["request"]
-    try:
-        parts = find_parts(path, _batches(path, footer, dictionary))
-    except TraceError as error:
-        if error.__cause__ is None:
-            raise
-        dictionary = []  # pyarrow decodes some encodings of other writers to plain strings only
-        parts = find_parts(path, _batches(path, footer, dictionary))
+    told = None if digest is None else _told(footer)
+    if told is not None:
+        parts = parts_of_runs(path, told)
+    else:
+        try:
+            parts = find_parts(path, _batches(path, footer, digest, dictionary))
+        except TraceError as error:
+            if error.__cause__ is None:
+                raise
+            dictionary = []  # pyarrow decodes some encodings of other writers to plain strings only
+            parts = find_parts(path, _batches(path, footer, digest, dictionary))
     groups = Groups(path, footer, digest, max(part.rows for part in parts), dictionary)
     counts = footer.num_rows, int(groups.starts[-1]), sum(part.rows for part in parts)
     if len(set(counts)) > 1:
@@ -86,16 +97,52 @@ def lay_out(
     return parts, groups
 
 
-def _batches(
-    path: Path, footer: pq.FileMetaData, dictionary: Sequence[str]
-) -> Iterator[pa.RecordBatch]:
-    """Yield the two columns that parts are found by, themselves (70 us a row group).
+def _told(footer: pq.FileMetaData) -> list[tuple[str, int, int]] | None:
+    """Return (request, layer, rows) of every row group by its statistics; None if they do not tell,
+    or a group has several.
 
-    The statistics of the row groups would do for files of our writer and are read several times
-    faster, but pyarrow ends the process when they are damaged.
+    Only of a footer that was checked: pyarrow ends the process when statistics are damaged. The
+    rows themselves take several times as long to read, and of a URL a request each.
     """
-    with decoding(path), open_parquet(path, footer, dictionary) as file:
+    columns = [column_names(footer).index(name) for name in ("request", "layer")]
+    runs = []
+    for number in range(footer.num_row_groups):
+        group = footer.row_group(number)
+        found = [group.column(column).statistics for column in columns]
+        if any(each is None or not each.has_min_max or each.min != each.max for each in found):
+            return None
+        request, layer = (each.min for each in found)
+        if not isinstance(request, str) or not isinstance(layer, int):
+            return None
+        runs.append((request, layer, group.num_rows))
+    return runs
+
+
+def _batches(
+    path: Path, footer: pq.FileMetaData, digest: Digest | None, dictionary: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    """Yield the two columns that parts are found by (70 us a row group)."""
+    names = ("request", "layer")
+    with decoding(path):
+        groups = range(footer.num_row_groups)
+        fetched = _fetched(path, None, footer, groups, names)
+        if digest is not None:
+            digest.check(groups, names, fetched)
+    with decoding(path), open_parquet(path, footer, dictionary, fetched=fetched) as file:
         yield from file.iter_batches(columns=["request", "layer"], use_threads=False)
+
+
+def _fetched(
+    path: Path,
+    size_bytes: int | None,
+    footer: pq.FileMetaData,
+    groups: Iterable[int],
+    columns: Collection[str],
+) -> Ranges | None:
+    """Return a file with these columns of these row groups, of a URL; None for another path."""
+    if not isinstance(path, Url):
+        return None
+    return Ranges(path, size_bytes, extents(footer, groups, columns))
 
 
 _last = threading.local()  # read: (the groups, their open file)
@@ -108,8 +155,6 @@ class Groups:
     files of other writers, is decoded in small batches that are remembered for a while, so that
     reading part after part decodes it once, without ever holding the whole group.
     """
-
-    sha256 = None
 
     def __init__(
         self,
@@ -127,8 +172,16 @@ class Groups:
         self.starts = np.cumsum([0, *rows], dtype=np.int64)  # [groups + 1] first row of each
         # As many parts as threads may ask for out of turn.
         self._window = largest_part * ((os.cpu_count() or 1) + 1)
+        self._size_bytes = path.stat().st_size if isinstance(path, Url) else None
         self._lock = threading.Lock()
         self._cursors: dict[tuple[int, tuple[str, ...]], _Cursor] = {}
+
+    @property
+    def sha256(self) -> str | None:
+        """That of the digest, for a URL: the whole file would have to be read for its own."""
+        if isinstance(self.path, Url) and self.digest is not None:
+            return self.digest.sha256
+        return None
 
     def overlapping(self, first_row: int, rows: int) -> range:
         """Return the row groups that hold any of the rows."""
@@ -148,11 +201,15 @@ class Groups:
             begin, end = int(self.starts[group]), int(self.starts[group + 1])
             if begin == end:
                 continue
-            if self.digest is not None:
-                self.digest.check([group], columns)
             first, stop = max(begin, first_row), min(end, first_row + rows)
-            if (first, stop) == (begin, end):
-                with self._file() as file:
+            whole = (first, stop) == (begin, end)
+            fetched = None
+            if whole or self.digest is not None:
+                fetched = _fetched(self.path, self._size_bytes, self.metadata, [group], columns)
+            if self.digest is not None:
+                self.digest.check([group], columns, fetched)
+            if whole:
+                with self._file(fetched) as file:
                     pieces = [file.read_row_group(group, columns=list(columns), use_threads=False)]
             else:
                 pieces = self._read_shared(group, first - begin, stop - begin, tuple(columns))
@@ -168,12 +225,21 @@ class Groups:
         return found
 
     @contextmanager
-    def _file(self) -> Iterator[pq.ParquetFile]:
+    def _file(self, fetched: Ranges | None) -> Iterator[pq.ParquetFile]:
         """Open the file, unless it is what this thread read last, without an error."""
+        checked = self.digest is not None
+        if fetched is not None:
+            yield open_parquet(
+                self.path,
+                self.metadata,
+                self.dictionary,
+                page_checksums=not checked,
+                fetched=fetched,
+            )
+            return
         owner, file = getattr(_last, "read", (None, None))
         _last.read = None, None
         if owner is None or owner() is not self:
-            checked = self.digest is not None
             file = open_parquet(
                 self.path, self.metadata, self.dictionary, page_checksums=not checked
             )

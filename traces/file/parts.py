@@ -80,12 +80,20 @@ class TableRows:
 def find_parts(path: Path, batches: Iterable[pa.RecordBatch]) -> tuple[Part, ...]:
     """Return the parts of rows in file order, given the columns `request` and `layer` of them.
 
+    Raises what `parts_of_runs` raises.
+    """
+    return parts_of_runs(path, _runs(path, batches))
+
+
+def parts_of_runs(path: Path, runs: Iterable[tuple[str, int, int]]) -> tuple[Part, ...]:
+    """Return the parts in file order, given (request, layer, rows) of runs of rows.
+
     Raises TraceError naming `path` if there are none, or if they are not grouped by request and,
     within it, by rising layer.
     """
     parts: list[Part] = []
     finished: set[str] = set()
-    for request, layer, rows in _runs(path, batches):
+    for request, layer, rows in runs:
         last = parts[-1] if parts else None
         if last is not None and last.request == request and last.layer == layer:
             parts[-1] = Part(request, layer, last.first_row, last.rows + rows)

@@ -33,6 +33,7 @@ from hisparse_sim.traces.file.rules import RowError, Tally, check_rows, strip_pa
 from hisparse_sim.traces.file.units import first_growth
 from hisparse_sim.traces.files import opened
 from hisparse_sim.traces.notebook import shown
+from hisparse_sim.traces.remote import Url, place_of
 from hisparse_sim.traces.terminal import printable
 
 __all__ = ["Demand", "Part", "Trace", "open_trace"]
@@ -50,7 +51,7 @@ def open_trace(path: str | os.PathLike[str], provenance: str | None = None) -> "
         raise ValueError(
             f"unknown provenance {provenance!r}; choose one of {', '.join(PROVENANCES)}"
         )
-    path = Path(path)
+    path = place_of(path)
     with opened(path, "trace file") as file:
         head = file.read(len(HEAD))
     opens = arrow_container if head.startswith((HEAD, STREAM_HEAD)) else parquet_container
@@ -206,7 +207,9 @@ class Trace:
         self, part: Part, columns: Iterable[str] = (), steps: tuple[int, int] | None = None
     ) -> tuple[Demand, Tally]:
         """Like `read`, and also count what the rules tolerate."""
-        if self._current() != self._version:
+        # Of a URL, asking takes as long as reading, and a digest tells the same.
+        told = isinstance(self.path, Url) and self.has_digest
+        if not told and self._current() != self._version:
             raise TraceError(f"{self.path} has changed since it was opened; open it again")
         columns = tuple(columns)
         for name in columns:

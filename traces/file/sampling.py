@@ -11,6 +11,7 @@ from hisparse_sim.traces.errors import TraceError
 from hisparse_sim.traces.file.reader import Part, Trace
 from hisparse_sim.traces.file.writer import TraceWriter
 from hisparse_sim.traces.files import refuse_input, refuse_unwritable
+from hisparse_sim.traces.remote import place_of
 from hisparse_sim.traces.terminal import printable
 
 
@@ -52,7 +53,7 @@ def sample(
             demand = trace.read(part, trace.optional, steps)
             if demand.rows:
                 writer.write(demand)
-    return Path(out)
+    return place_of(out)
 
 
 def _shown(steps: tuple[int, int] | None) -> str:

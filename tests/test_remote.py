@@ -1,0 +1,299 @@
+"""Traces and results behind URLs, in an S3-compatible store on loopback, with the faults of one."""
+
+import threading
+import time
+from collections.abc import Iterator
+from http.client import HTTPConnection
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from click.testing import CliRunner, Result
+from make_traces import drift, metadata, write
+
+import hisparse_sim as hs
+from hisparse_sim.cli import cli
+from hisparse_sim.simulator.replay.result_files import read_rows
+from hisparse_sim.traces import TraceError, open_trace, remote
+from hisparse_sim.traces.remote import Url, place_of
+
+pytest.importorskip("s3fs", reason="needs the extra [remote]")
+moto = pytest.importorskip("moto.server", reason="needs moto")
+pytestmark = pytest.mark.xdist_group("remote")
+
+
+class Store:
+    """A server between client and store, which counts, delays, cuts and refuses."""
+
+    def __init__(self, store: tuple[str, int]) -> None:
+        self.asked: list[tuple[str, str, str]] = []  # method, path, range
+        self.bytes_read = 0
+        self.faults: dict[str, int] = {}  # kind -> how many requests of a range still meet it
+        self.delay_s = 0.0
+        outer = self
+
+        class Between(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def answer(self) -> None:
+                outer.answer(self, store)
+
+            do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = answer
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Between)
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+
+    def answer(self, asked: BaseHTTPRequestHandler, store: tuple[str, int]) -> None:
+        wanted = asked.headers.get("Range", "")
+        self.asked.append((asked.command, asked.path, wanted))
+        body = asked.rfile.read(int(asked.headers.get("Content-Length") or 0))
+        fault = next((kind for kind, left in self.faults.items() if left > 0), "") if wanted else ""
+        if fault:
+            self.faults[fault] -= 1
+        time.sleep(self.delay_s)
+        if fault == "500":
+            asked.send_response(500)
+            asked.send_header("Content-Length", "0")
+            asked.end_headers()
+            return
+        connection = HTTPConnection(*store)
+        connection.request(asked.command, asked.path, body, dict(asked.headers))
+        found = connection.getresponse()
+        content = found.read()
+        connection.close()
+        asked.send_response(found.status)
+        for name, value in found.getheaders():
+            if name.lower() not in ("connection", "transfer-encoding", "server", "date"):
+                asked.send_header(name, value)
+        if "content-length" not in map(str.lower, dict(found.getheaders())):
+            asked.send_header("Content-Length", str(len(content)))
+        asked.end_headers()
+        if asked.command == "HEAD":
+            return
+        if fault == "cut":
+            asked.wfile.write(content[: len(content) // 2])
+            asked.close_connection = True
+            return
+        if fault == "changed":
+            content = content[:-1] + bytes([content[-1] ^ 1])
+        self.bytes_read += len(content) * (asked.command == "GET")
+        asked.wfile.write(content)
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[Store]:
+    server = moto.ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    server.start()
+    between = Store(server.get_host_and_port())
+    threading.Thread(target=between.server.serve_forever, daemon=True).start()
+    yield between
+    between.server.shutdown()
+    between.server.server_close()
+    server.stop()
+
+
+@pytest.fixture
+def store(running: Store, monkeypatch: pytest.MonkeyPatch) -> Store:
+    import fsspec
+
+    for name, value in {
+        "AWS_ENDPOINT_URL": running.url,
+        "AWS_ACCESS_KEY_ID": "a",
+        "AWS_SECRET_ACCESS_KEY": "b",
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_CONFIG_FILE": "/nonexistent",
+        "AWS_SHARED_CREDENTIALS_FILE": "/nonexistent",
+    }.items():
+        monkeypatch.setenv(name, value)
+    system = fsspec.filesystem("s3")
+    if not system.exists("bucket"):
+        system.mkdir("bucket")
+    for path in system.find("bucket"):
+        system.rm(path)
+    system.invalidate_cache()
+    running.faults, running.delay_s, running.bytes_read = {}, 0.0, 0
+    running.asked.clear()
+    return running
+
+
+PARTS = [
+    drift(request=request, layer=layer, steps=60, top_k=32)
+    for request in "ab"
+    for layer in range(4)
+]
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> Path:
+    return write(tmp_path / "t.parquet", PARTS, metadata(top_k=32))
+
+
+def put(local: Path, *urls: str) -> str:
+    for url in urls:
+        Url(url).put(local)
+    return urls[0]
+
+
+def run(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(cli, [str(argument) for argument in arguments])
+
+
+def counted(trace: str | Path, *settings: Any) -> pd.DataFrame:
+    """Return the rows of a sweep, without what names the file."""
+    return hs.sweep(trace, *settings).rows.drop(columns="trace_sha256")
+
+
+def test_a_trace_is_read_from_a_store(store: Store, local: Path) -> None:
+    url = put(local, "s3://bucket/traces/t.parquet")
+    trace = open_trace(url)
+    here = open_trace(local)
+    assert (trace.name, trace.parts, trace.metadata) == ("t", here.parts, here.metadata)
+    for part in here.parts:
+        assert trace.read(part).positions.tolist() == here.read(part).positions.tolist()
+    pd.testing.assert_frame_equal(
+        counted(url, ["lru", "belady"], [64]), counted(local, ["lru", "belady"], [64])
+    )
+    pd.testing.assert_frame_equal(hs.locality(url), hs.locality(local))
+
+
+def test_only_the_columns_and_row_groups_asked_for_are_read(store: Store, tmp_path: Path) -> None:
+    from dataclasses import replace
+
+    import numpy as np
+
+    scored = [
+        replace(part, scores=np.random.default_rng(0).random(len(part.positions)).astype("f2"))
+        for part in (drift(layer=layer, steps=1000, top_k=64) for layer in range(8))
+    ]
+    local = write(tmp_path / "scored.parquet", scored, metadata(top_k=64, num_layers=8))
+    trace = open_trace(put(local, "s3://bucket/scored.parquet"))
+    footer_bytes = store.bytes_read
+    store.asked.clear()
+    trace.read(trace.parts[5])
+    assert {method for method, _, _ in store.asked} == {"GET"}
+    assert len(store.asked) == 5  # request, layer, step, seq_len, positions
+    group = trace._groups.metadata.row_group(5)  # type: ignore[attr-defined]
+    sizes = [group.column(number).total_compressed_size for number in range(5)]
+    assert store.bytes_read - footer_bytes == sum(sizes)
+    whole = local.stat().st_size
+    assert trace.sha256  # told by the digest
+    assert store.bytes_read < whole / 4
+
+
+@pytest.mark.parametrize(("fault", "times"), [("500", 2), ("cut", 2), ("cut", 5)])
+def test_faults_that_pass_are_passed(store: Store, local: Path, fault: str, times: int) -> None:
+    url = put(local, "s3://bucket/t.parquet")
+    expected = counted(local, ["lru"], [64])
+    store.faults = {fault: times}
+    pd.testing.assert_frame_equal(counted(url, ["lru"], [64]), expected)
+    assert store.faults[fault] == 0
+
+
+def test_a_slow_store_is_waited_for(store: Store, local: Path) -> None:
+    url = put(local, "s3://bucket/t.parquet")
+    store.delay_s = 0.05
+    assert len(hs.sweep(url, ["lru"], [64]).rows) == 1
+
+
+def test_faults_that_stay_are_one_sentence(
+    store: Store, local: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote, "_PAUSES_S", (0.0, None))
+    url = put(local, "s3://bucket/t.parquet")
+    store.faults = {"changed": 10**6}
+    changed = run("sweep", url, "--buffer", "64")
+    assert (changed.exit_code, "Traceback" in changed.stderr) == (1, False)
+    assert url in changed.stderr
+    trace = None
+    store.faults = {}
+    trace = open_trace(url)
+    store.faults = {"changed": 10**6}
+    with pytest.raises(TraceError, match="checksum"):
+        trace.read(trace.parts[0])
+    store.faults = {}
+    for wrong, said in [
+        ("s3://bucket/none.parquet", "s3://bucket/none.parquet does not exist"),
+        ("s3://nobucket/t.parquet", "does not exist"),
+        ("s3://bucket/none/*.parquet", "no file matches"),
+        ("http://127.0.0.1:1/t.parquet", "does not exist"),
+        ("what://x/t.parquet", "cannot be opened"),
+    ]:
+        refused = run("sweep", wrong, "--buffer", "64")
+        assert refused.exit_code in (1, 2), wrong
+        assert said in refused.stderr, refused.stderr
+        assert "Traceback" not in refused.stderr
+
+
+def test_globs_folders_and_hive_layout(store: Store, local: Path, tmp_path: Path) -> None:
+    names = ["model=a/part-0.parquet", "model=a/part-1.parquet", "model=b/part-0.parquet"]
+    urls = [f"s3://bucket/set/{name}" for name in names]
+    put(local, *urls, "s3://bucket/set/_metadata", "s3://bucket/set/_tmp/x.parquet")
+    for pattern, count in [
+        ("s3://bucket/set/", 3),
+        ("s3://bucket/set/**/part-0.parquet", 2),
+        ("s3://bucket/set/model=a/*.parquet", 2),
+    ]:
+        out = tmp_path / "rows.csv"
+        swept = run("sweep", pattern, "--buffer", "64", "--policy", "lru", "-o", out)
+        assert swept.exit_code == 0, swept.stderr
+        assert len(pd.read_csv(out)) == count
+    assert set(pd.read_csv(out)["trace"]) == {"part-0", "part-1"}
+    folder = tmp_path / "set" / "model=a"
+    folder.mkdir(parents=True)
+    (folder / "x.parquet").write_bytes(local.read_bytes())
+    (folder / "_SUCCESS").touch()
+    assert run("sweep", folder.parent, "--buffer", "64", "--policy", "lru").exit_code == 0
+
+
+def test_results_are_written_to_a_store_and_read(
+    store: Store, local: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    url = put(local, "s3://bucket/t.parquet")
+    sweep = ["sweep", url, "--buffer", "64", "--policy", "lru,fifo"]
+    for suffix in ("csv", "jsonl", "parquet"):
+        out = f"s3://bucket/results/rows.{suffix}"
+        assert run(*sweep, "-o", out).exit_code == 0
+        assert len(read_rows(place_of(out))) == 2
+        assert run(*sweep, "-o", f"here.{suffix}").exit_code == 0
+        assert place_of(out).open("rb").read() == Path(f"here.{suffix}").read_bytes()
+    assert run("mrc", url, "-o", "s3://bucket/facts.parquet").exit_code == 0
+    assert run("sweep", "s3://bucket/facts.parquet", "--buffer", "64").exit_code == 0
+    assert run("plot", "policies", "s3://bucket/results/rows.csv", "-o", "s3://bucket/p.svg")
+    assert run("report", "s3://bucket/results/rows.csv", "-o", "r.html").exit_code == 0
+    cut = run("trace", "sample", url, "--layer", "1", "-o", "s3://bucket/cut.parquet")
+    assert cut.exit_code == 0, cut.stderr
+    assert open_trace("s3://bucket/cut.parquet").layers == (1,)
+    assert run("trace", "validate", "s3://bucket/cut.parquet").exit_code == 0
+    for bad, said in [
+        (url, "it is read for this"),
+        ("s3://nobucket/x.csv", "there is no such bucket"),
+        ("https://example.invalid/x.csv", "a web server takes no files"),
+    ]:
+        refused = run(*sweep, "--format", "csv", "-o", bad)
+        assert (refused.exit_code, said in refused.stderr) == (1, True), refused.stderr
+    assert not list(tmp_path.glob("*.partial"))
+
+
+def test_arrow_and_traces_of_other_writers(store: Store, local: Path, tmp_path: Path) -> None:
+    arrow = write(tmp_path / "t.arrow", PARTS, metadata(top_k=32))
+    with pytest.raises(TraceError, match="copy it to one"):
+        open_trace(put(arrow, "s3://bucket/t.arrow"))
+    import pyarrow.parquet as pq
+
+    other = tmp_path / "other.parquet"
+    pq.write_table(pq.read_table(local), other, row_group_size=100)  # no digest, shared groups
+    trace = open_trace(put(other, "s3://bucket/other.parquet"))
+    assert trace.sha256 == open_trace(other).sha256
+    for part in trace.parts:
+        assert (
+            trace.read(part).positions.tolist() == open_trace(other).read(part).positions.tolist()
+        )
+    put(local, "s3://bucket/other.parquet")
+    with pytest.raises(TraceError, match="has changed since it was opened"):
+        trace.read(trace.parts[0])
