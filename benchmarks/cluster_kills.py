@@ -86,7 +86,7 @@ def one_round(
         os.link(kept, copy)  # the same file, which stays when the client removes it
     begin = time.monotonic()
     if longest_s:
-        time.sleep(chance.uniform(0, longest_s))
+        time.sleep(chance.uniform(0, 0.8 * longest_s))
     done = client.poll() is not None
     if what == "worker":
         os.kill(chance.choice(pids), signal.SIGKILL)
@@ -121,6 +121,7 @@ def main(rounds: int, parts: int, seed: int, output: Path) -> None:
     """Kill at random, resume, compare."""
     from distributed import LocalCluster
 
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # of a job behind `&`: ignored
     chance = random.Random(seed)
     folder = Path(tempfile.mkdtemp())
     write_trace(folder / "trace.parquet", parts)

@@ -148,6 +148,8 @@ def expand(patterns: Sequence[str]) -> list[str]:
         if pattern == SAMPLE and not Path(pattern).exists():
             pattern = str(sample_path())
         found = _matching(pattern)
+        if not found and os.path.isdir(pattern):
+            raise click.ClickException(f"{pattern} is a folder without traces")
         if not found:
             raise click.UsageError(f"no file matches {pattern}")
         paths.extend(found)

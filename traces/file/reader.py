@@ -56,13 +56,11 @@ def open_trace(path: str | os.PathLike[str], provenance: str | None = None) -> "
         head = file.read(len(HEAD))
     opens = arrow_container if head.startswith((HEAD, STREAM_HEAD)) else parquet_container
     container = opens(path)
-    wrong = wrong_column(container.schema)
-    if wrong:
+    if wrong := wrong_column(container.schema):
         raise TraceError(f"{path} {wrong}")
     metadata = read_metadata(path, container.keys, provenance)
     if metadata.draft_tokens > 1:
-        wrong = wrong_column(container.schema, (*REQUIRED, QUERY))
-        if wrong:
+        if wrong := wrong_column(container.schema, (*REQUIRED, QUERY)):
             raise TraceError(f"{path} {wrong}")
     parts, rows = container.lay_out()
     metadata = completed(path, metadata, parts, rows)
@@ -93,6 +91,8 @@ class Trace:
         self._provenance = provenance
         self._groups = groups
         self._version = self._current()
+        # Asking for a URL takes as long as reading it, and its digest tells the same.
+        self._tells_changes = not (isinstance(path, Url) and self.has_digest)
 
     def __repr__(self) -> str:
         return f"<Trace {self.name}: {len(self.parts)} parts, {self.rows} rows>"
@@ -207,9 +207,7 @@ class Trace:
         self, part: Part, columns: Iterable[str] = (), steps: tuple[int, int] | None = None
     ) -> tuple[Demand, Tally]:
         """Like `read`, and also count what the rules tolerate."""
-        # Of a URL, asking takes as long as reading, and a digest tells the same.
-        told = isinstance(self.path, Url) and self.has_digest
-        if not told and self._current() != self._version:
+        if self._tells_changes and self._current() != self._version:
             raise TraceError(f"{self.path} has changed since it was opened; open it again")
         columns = tuple(columns)
         for name in columns:
