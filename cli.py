@@ -6,6 +6,7 @@ Data goes to stdout, notes and progress to stderr. Exit codes: see `traces/comma
 import click
 
 from hisparse_sim.traces.commands.group import Group
+from hisparse_sim.traces.commands.version import show_version, wanted_verbose
 
 _GPU = "hisparse_sim.gpu_replay.commands"
 _SIMULATOR = "hisparse_sim.simulator.commands"
@@ -75,7 +76,21 @@ _TRACE_COMMANDS = {
     elsewhere=_COMMANDS,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-@click.version_option(package_name="hisparse-sim")
+@click.option(
+    "--version",
+    is_flag=True,
+    expose_value=False,
+    callback=show_version,
+    help="Show the version; with --verbose all that a bug report needs.",
+)
+@click.option(
+    "--verbose",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=wanted_verbose,
+    hidden=True,
+)
 def cli() -> None:
     """Simulate the hot buffer of sparse-attention serving (HiSparse) offline.
 

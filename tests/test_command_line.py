@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+from importlib.metadata import version
 from pathlib import Path
 
 import click
@@ -374,3 +375,15 @@ def test_help_starts_quickly() -> None:
     start = time.perf_counter()
     subprocess.run(base, check=True)
     assert min(times) < max(0.3, 3 * (time.perf_counter() - start))
+
+
+def test_the_version_tells_what_a_bug_report_needs() -> None:
+    short = CliRunner().invoke(cli, ["--version"])
+    assert short.stdout == f"hisparse-sim, version {version('hisparse-sim')}\n"
+    for order in (["--version", "--verbose"], ["--verbose", "--version"]):
+        found = CliRunner().invoke(cli, order)
+        assert found.exit_code == 0
+        assert found.stdout.startswith(short.stdout)
+        assert f"\nnumba {version('numba')}\n" in found.stdout
+        assert "\nPython 3." in found.stdout
+    assert CliRunner().invoke(cli, ["--verbose", "policies"]).exit_code == 2

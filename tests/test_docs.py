@@ -34,6 +34,7 @@ NOT_RUN = {
     "explore rows.parquet": "serves until it is stopped; tests/test_explore.py runs it",
     "sweep trace.parquet --workers": "needs a cluster; tests/test_cluster.py has one",
     "sweep trace.parquet --scheduler": "needs a cluster",
+    "sweep 's3://": "needs a store; tests/test_remote.py has one",
     "observe": "needs the counters of a server; tests/test_observe.py has some",
     "sweep like-ours.parquet": "needs what is fitted to them",
     "reproduce": "takes long; tests/test_reproduce.py runs it",

@@ -59,9 +59,9 @@ def open_trace(path: str | os.PathLike[str], provenance: str | None = None) -> "
     if wrong := wrong_column(container.schema):
         raise TraceError(f"{path} {wrong}")
     metadata = read_metadata(path, container.keys, provenance)
-    if metadata.draft_tokens > 1:
-        if wrong := wrong_column(container.schema, (*REQUIRED, QUERY)):
-            raise TraceError(f"{path} {wrong}")
+    wrong = wrong_column(container.schema, (*REQUIRED, QUERY))
+    if wrong and metadata.draft_tokens > 1:
+        raise TraceError(f"{path} {wrong}")
     parts, rows = container.lay_out()
     metadata = completed(path, metadata, parts, rows)
     return Trace(path, provenance, metadata, parts, present(container.schema), rows)
