@@ -23,6 +23,13 @@ CACHES = {
     "arc": libcachesim.ARC,
     "lfu": libcachesim.LFU,
     "belady": libcachesim.Belady,
+    "2q": libcachesim.TwoQ,
+    "hyperbolic": libcachesim.Hyperbolic,
+    "lfuda": libcachesim.LFUDA,
+    "lru-k": libcachesim.LRUK,
+    "s3-fifo": libcachesim.S3FIFO,
+    "sieve": libcachesim.Sieve,
+    "slru": libcachesim.SLRU,
 }
 
 _RECORD = np.dtype(

@@ -28,8 +28,14 @@ from hisparse_sim.policies.next_rank import NEXT_RANK
 from hisparse_sim.policies.parameters import configured, described, divided, parameter
 from hisparse_sim.policies.policy import Policy, PolicyError, Setup, Step
 from hisparse_sim.policies.random import RANDOM
+from hisparse_sim.policies.s3_fifo import S3_FIFO
+from hisparse_sim.policies.sampled_lru import SAMPLED_LRU
+from hisparse_sim.policies.set_associative_lru import SET_ASSOCIATIVE_LRU
+from hisparse_sim.policies.sieve import SIEVE
 from hisparse_sim.policies.sink_recent import SINK_RECENT
+from hisparse_sim.policies.slru import SLRU
 from hisparse_sim.policies.textbook_lru import TEXTBOOK_LRU
+from hisparse_sim.policies.two_q import TWO_Q
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -60,6 +66,12 @@ POLICIES: dict[str, Policy] = {
         TEXTBOOK_LRU,
         LRU_MISSES_LAST,
         BUCKETED_LRU,
+        SLRU,
+        TWO_Q,
+        SIEVE,
+        S3_FIFO,
+        SAMPLED_LRU,
+        SET_ASSOCIATIVE_LRU,
     )
 }
 

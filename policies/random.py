@@ -32,7 +32,7 @@ def state(setup: Setup) -> State:
 
 
 @hook
-def _draw(random: Words) -> np.uint64:
+def draw(random: Words) -> np.uint64:
     """Return the next 64 bits (Steele, Lea and Flood 2014)."""
     bits = wrapping_add(random[0], np.uint64(0x9E3779B97F4A7C15))
     random[0] = bits
@@ -62,7 +62,7 @@ def step(state: State, step: Step, now: int) -> None:
         state.free[free] = slot
         free += state.last_use[slot] != now
     while taken < misses:
-        drawn = _draw(state.random) % np.uint64(free)
+        drawn = draw(state.random) % np.uint64(free)
         free -= 1
         step.victims[taken] = state.free[drawn]
         state.free[drawn] = state.free[free]

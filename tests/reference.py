@@ -41,7 +41,9 @@ class Step:
     order: list[int] | None  # lru only: the slots, next victim first
 
 
-def replay(stream: Stream, policy: str, buffer_size: int, start: str, seed: int = 0) -> list[Step]:
+def replay(
+    stream: Stream, policy: "str | TokenPolicy", buffer_size: int, start: str, seed: int = 0
+) -> list[Step]:
     """Replay one (request, layer) and return a record of every step."""
     slots: Slots = [None] * buffer_size
     # A prompt that fits is preloaded whatever the start; `staged` preloads any prompt.
@@ -50,7 +52,9 @@ def replay(stream: Stream, policy: str, buffer_size: int, start: str, seed: int 
 
     if policy == "lru":
         return _replay_lru(stream, slots)
-    return _replay_by_token(stream, slots, _create(policy, stream, buffer_size, seed))
+    if isinstance(policy, str):
+        policy = _create(policy, stream, buffer_size, seed)
+    return _replay_by_token(stream, slots, policy)
 
 
 def without_newest(seq_len: int, positions: list[int]) -> list[int]:
