@@ -77,7 +77,7 @@ def test_no_request_vanishes_from_a_report(folder: Path, form: str, tmp_path: Pa
     page = tmp_path / "page.html"
     assert run("report", folder / f"rows.{form}", "-o", page).exit_code == 0
     steps = 12 * 2 * len([name for name in NAMES if name])
-    assert f"Replayed: 7 (synthetic), {steps:,} pairs of layer and step" in page.read_text("utf-8")
+    assert f"7 (synthetic), replayed: {steps:,} pairs of layer and step" in page.read_text("utf-8")
 
 
 def test_cells_of_a_spreadsheet() -> None:
