@@ -56,7 +56,7 @@ def _within(offsets: Longs, positions: Ints, lower: Longs, upper: Longs) -> tupl
             kept[count] = position
             count += (position >= low) & (position < high)
         edges[row + 1] = count
-    return edges, kept[:count].copy()
+    return edges, kept[:count]
 
 
 @compiled
@@ -72,4 +72,4 @@ def _unions(
             count += stamp[keys[i]] != step + 1
             stamp[keys[i]] = step + 1
         edges[step + 1] = count
-    return edges, found[:count].copy()
+    return edges, found[:count]
