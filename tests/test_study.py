@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from click.testing import CliRunner
-from make_traces import drift, metadata, several, write
+from make_traces import demand, drift, metadata, several, table, write
 
 import hisparse_sim as hs
 from hisparse_sim.cli import cli
@@ -19,8 +19,10 @@ from hisparse_sim.simulator.replay.sweeping import Progress
 from hisparse_sim.simulator.serving.costs import SwapIn
 from hisparse_sim.simulator.serving.latency import load_link
 from hisparse_sim.simulator.study.statistics import draws, interval_of_ratio, paired_p_value
-from hisparse_sim.simulator.study.studying import Study, entries_in
-from hisparse_sim.traces import TraceError
+from hisparse_sim.simulator.study.studying import Study
+from hisparse_sim.simulator.study.together import entries_in
+from hisparse_sim.traces import Demand, TraceError, trace_from_frame
+from hisparse_sim.traces.drafts import drafted
 
 BUFFERS = [16, 24]
 
@@ -219,6 +221,28 @@ def test_requests_of_one_name_in_two_traces_are_one(tmp_path: Path) -> None:
         paths.append(write(tmp_path / f"{name}.parquet", parts))
     rows = hs.study(paths, "lru", 16, prefetchers=()).rows
     assert one(rows, trace="all", policy="lru")["requests"] == 1
+
+
+def test_a_trace_with_drafts_is_studied_by_the_first_query_of_a_step(tmp_path: Path) -> None:
+    parts = [drift(layer=layer, steps=90, first_seq_len=60) for layer in range(2)]
+    drafts = [drafted(part, 3, 2) for part in parts]
+    about = metadata(draft_tokens=3)
+    found = hs.study(write(tmp_path / "drafts.parquet", drafts, about), "clock", 16, budgets=[2, 4])
+    firsts = [
+        hs.replay(
+            trace_from_frame(table([first_queries(part)]), top_k=8, name="firsts"), "clock", 16
+        ).misses.sum()
+        for part in drafts
+    ]
+    assert one(found.rows, policy="clock")["misses"] == sum(firsts)
+    with_drafts = one(found.rows, policy="lru", prefetcher="drafts", budget=4)
+    assert with_drafts["useful_per_step"] > 1
+    assert found.rows["lru_slots"].isna().all()
+
+
+def first_queries(part: Demand) -> Demand:
+    heads = part.first_rows
+    return demand([part.row(head).tolist() for head in heads], part.seq_len[heads].tolist())
 
 
 # --- statistics ----------------------------------------------------------------------------------

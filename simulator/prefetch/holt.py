@@ -28,7 +28,8 @@ class State(NamedTuple):
     trend: Floats  # [T + 1]
     last: Indices  # [T + 1] the call in which the position was seen selected; 0: never
     call: Indices  # [1]
-    weights: Floats  # [3] level, trend, damp
+    weights: Floats  # [2] level, trend
+    reach: Floats  # [steps + 2] damp + damp^2 + ... of so many steps
 
 
 def state(setup: Setup) -> State:
@@ -38,29 +39,23 @@ def state(setup: Setup) -> State:
         np.zeros(size),
         np.zeros(size, np.int32),
         np.zeros(1, np.int32),
-        np.array([chosen.level, chosen.trend, chosen.damp]),
+        np.array([chosen.level, chosen.trend]),
+        np.append(0.0, np.cumsum(float(chosen.damp) ** np.arange(1, setup.steps + 2))),
     )
-
-
-@hook
-def _damped(damp: float, steps: int) -> float:
-    """Return damp + damp^2 + ... to the given power."""
-    return steps * 1.0 if damp >= 1 else damp * (1 - damp**steps) / (1 - damp)
 
 
 @hook
 def propose(state: State, view: View, out: Positions) -> int:
     state.call[0] += 1
     now = state.call[0]
-    of_level, of_trend, damp = state.weights
+    of_level, of_trend = state.weights
     for i in range(len(view.row)):
         position, score = view.row[i], np.float64(view.scores[i])
         gap = now - state.last[position]
         if state.last[position] == 0:
             state.level[position] = score
         else:
-            reach = _damped(damp, gap)
-            expected = state.level[position] + state.trend[position] * reach
+            expected = state.level[position] + state.trend[position] * state.reach[gap]
             level = of_level * score + (1 - of_level) * expected
             moved = (level - state.level[position]) / gap
             state.trend[position] += of_trend * (moved - state.trend[position])
@@ -71,7 +66,7 @@ def propose(state: State, view: View, out: Positions) -> int:
     count = 0
     for position in range(view.newest):
         if view.present[position] == 0 and state.last[position] > 0:
-            reach = _damped(damp, now - state.last[position] + 1)
+            reach = state.reach[now - state.last[position] + 1]
             candidates[count] = position
             values[count] = state.level[position] + state.trend[position] * reach
             count += 1

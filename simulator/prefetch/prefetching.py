@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from hisparse_sim.policies import Policy
+from hisparse_sim.simulator.prefetch.drafts import DRAFTS
 from hisparse_sim.simulator.prefetch.kernel import STAMP, Counted, Hints, compiled
 from hisparse_sim.simulator.prefetch.prefetcher import Prefetcher, PrefetchError, Setup
 from hisparse_sim.simulator.replay.kept import Finished
@@ -104,9 +105,8 @@ class Prefetch:
 def check_trace(prefetcher: Prefetcher, trace: Trace) -> None:
     """Raise TraceError if a trace lacks what the prefetcher needs."""
     columns_for(trace, [prefetcher])
-    queries = trace.metadata.draft_tokens > 1
-    if queries != prefetcher.needs_drafts:
-        has = "has drafts" if queries else "has no rows of drafts"
+    if _has_drafts(trace) != prefetcher.needs_drafts:
+        has = "has drafts" if _has_drafts(trace) else "has no rows of drafts"
         raise TraceError(
             f"prefetcher {prefetcher.name} does not apply to {trace.path}, which {has}"
         )
@@ -142,6 +142,23 @@ def read_with_hints(
                 )
             return demand, Hints(there.offsets, there.positions.view(np.uint32))
     return demand, no_hints(demand)
+
+
+def without_prefetch(traces: Sequence[Trace]) -> Prefetch | None:
+    """Return the rules under which traces with drafts are replayed as those with prefetch are: the
+    first query of every step. None if there are no drafts."""
+    return Prefetch(DRAFTS, 0) if any(map(_has_drafts, traces)) else None
+
+
+def read_first_queries(trace: Trace, part: Part, steps: tuple[int, int] | None = None) -> Demand:
+    """Read a part, of a trace with drafts the first query of every step."""
+    if _has_drafts(trace):
+        return _first_queries(trace.read(part, (QUERY,), steps))[0]
+    return trace.read(part, (), steps)
+
+
+def _has_drafts(trace: Trace) -> bool:
+    return trace.metadata.draft_tokens > 1
 
 
 def no_hints(demand: Demand) -> Hints:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from hisparse_sim.policies import Policy
+from hisparse_sim.simulator.prefetch.prefetching import read_first_queries
 from hisparse_sim.simulator.replay.kept import Finished
 from hisparse_sim.simulator.replay.kernel import digest_of_sources
 from hisparse_sim.simulator.replay.tasks import Task
@@ -49,7 +50,7 @@ class Bounds:
 
     def run(self, task: Task) -> list[Finished]:
         """Compute the bounds at the buffer sizes of a task."""
-        demand = task.trace.read(task.part, (), task.steps)
+        demand = read_first_queries(task.trace, task.part, task.steps)
         known = (0, 0, 0)
         if demand.rows:
             known = int(demand.step[0]), int(demand.seq_len[-1]), len(demand.positions)

@@ -26,7 +26,7 @@ Longs = npt.NDArray[np.int64]
 def rows_of(
     measured: Measured,
     bounds: Measured,
-    curves: MissCurves,
+    curves: MissCurves | None,
     swap_in: SwapIn,
     start: str,
     *,
@@ -38,7 +38,7 @@ def rows_of(
     docs/metrics.md.
 
     `bounds` are of the same parts: MIN, and the other bounds as counts. `curves`: the textbook LRU
-    of each trace at every size.
+    of each trace at every size; None if it is not known.
     """
     found = []
     for name, parts in measured.groups().items():
@@ -183,8 +183,10 @@ def _busiest(
     }
 
 
-def _lru_curve(curves: MissCurves, name: str) -> tuple[Longs, Longs]:
+def _lru_curve(curves: MissCurves | None, name: str) -> tuple[Longs, Longs]:
     """Return the sizes and the misses of the textbook LRU on one trace, or on all."""
+    if curves is None:
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
     curve = curves.of[TEXTBOOK_LRU]
     lines = (curves.lines["trace"] == name).to_numpy() if name else slice(None)
     return curve.sizes, curve.misses[lines].sum(axis=0)

@@ -15,7 +15,7 @@ from hisparse_sim.policies import POLICIES, Policy, get_policy
 from hisparse_sim.simulator.mrc import mrc
 from hisparse_sim.simulator.mrc.names import TEXTBOOK_LRU
 from hisparse_sim.simulator.prefetch import PREFETCHERS, Prefetcher, get_prefetcher
-from hisparse_sim.simulator.prefetch.prefetching import Prefetch, check_trace
+from hisparse_sim.simulator.prefetch.prefetching import Prefetch, check_trace, without_prefetch
 from hisparse_sim.simulator.replay.kept import Kept
 from hisparse_sim.simulator.replay.ranking import columns_for
 from hisparse_sim.simulator.replay.sweeping import BELADY, Progress, rows_kept, sweep
@@ -166,8 +166,9 @@ def study(
         f" {tokens:,.0f} tokens on {hardware}, {layout}; {times.kind}) the link copies"
         f" {hidden:,} entries for each of them"
     )
+    plain = without_prefetch(of)
     sweeps = [
-        _Sweep(NO_PREFETCH, 0, chosen, sizes, None),
+        _Sweep(NO_PREFETCH, 0, chosen, sizes, plain),
         _Sweep("bounds", 0, (get_policy(BELADY),), sizes, Bounds(hidden)),
     ]
     for prefetcher in guessing:
@@ -188,9 +189,10 @@ def study(
     rows = sum(rows_kept(trace, part, steps) for trace, part in parts)
     work = [rows * len(each.policies) * len(each.sizes) for each in sweeps]
     reports = _Reports(sum(work), progress)
-    curves = mrc(
-        of, TEXTBOOK_LRU, start=start, requests=requests, layers=layers, steps=steps, jobs=jobs
-    ).summed()
+    curves = None
+    if plain is None:
+        chosen_parts = {"requests": requests, "layers": layers, "steps": steps}
+        curves = mrc(of, TEXTBOOK_LRU, start=start, jobs=jobs, **chosen_parts).summed()  # type: ignore[arg-type]
     measured: Measured | None = None
     bounds: Measured | None = None
     with Kept(keep) if isinstance(keep, str | PathLike) else nullcontext(keep) as kept:
@@ -223,7 +225,8 @@ def study(
 
 
 def _check_policy(policy: Policy, trace: Trace) -> None:
-    columns_for(trace, [policy])
+    if columns_for(trace, [policy]) and trace.metadata.draft_tokens > 1:
+        raise TraceError(f"policy {policy.name} is not told the ranks and scores of drafts")
 
 
 def _several(given: object) -> tuple:  # type: ignore[type-arg]

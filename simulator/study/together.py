@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from hisparse_sim.simulator.prefetch.prefetching import read_first_queries
 from hisparse_sim.simulator.replay.metrics import Misses
 from hisparse_sim.simulator.serving.costs import SwapIn
 from hisparse_sim.simulator.serving.latency import swap_in_us
@@ -47,7 +48,8 @@ def batches_of(
         found = []
         for number in together:
             piece = measured.pieces[number]
-            found.append(reuse_of(piece.trace.read(piece.part, (), steps), buffer_size, start))
+            demand = read_first_queries(piece.trace, piece.part, steps)
+            found.append(reuse_of(demand, buffer_size, start))
         least = sum(int(least_misses(each).sum()) for each in found)
         lengths = tuple(each.steps for each in found)
         return Batch(tuple(together), lengths, least_barrier(found), least)
