@@ -1,6 +1,7 @@
 """What policies are told of the indexer: ranks, scores and the positions ranked behind a row."""
 
 from collections.abc import Iterable
+from itertools import pairwise
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -105,13 +106,17 @@ def ranked(demand: Demand, policy: Asks) -> Ranked:
 
 
 def _ranks(demand: Demand) -> npt.NDArray[np.int32]:
-    rows = np.repeat(np.arange(demand.rows), np.diff(demand.offsets))
-    in_row = np.arange(len(demand.positions)) - demand.offsets[rows]
     if demand.scores is None:
-        return in_row.astype(np.int32)
-    best_first = np.lexsort((-demand.scores.astype(np.float32), rows))
-    ranks = np.empty(len(rows), np.int32)
-    ranks[best_first] = in_row
+        rows = np.repeat(demand.offsets[:-1], np.diff(demand.offsets))
+        return (np.arange(len(demand.positions)) - rows).astype(np.int32)
+    # As whole numbers of 16 bits, which NumPy sorts by radix: the best score is the lowest.
+    bits = (demand.scores + np.float16(0)).view(np.uint16)  # no -0
+    keys = np.where(bits & 0x8000, bits, ~bits & 0x7FFF).astype(np.uint16)
+    ranks = np.empty(len(keys), np.int32)
+    places = np.arange(int(np.diff(demand.offsets).max(initial=0)), dtype=np.int32)
+    for start, stop in pairwise(demand.offsets.tolist()):
+        best_first = np.argsort(keys[start:stop], kind="stable")
+        ranks[start:stop][best_first] = places[: stop - start]
     return ranks
 
 
