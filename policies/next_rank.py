@@ -12,7 +12,7 @@ import numpy as np
 from hisparse_sim.policies.hook import hook
 from hisparse_sim.policies.parameters import parameter
 from hisparse_sim.policies.policy import Floats, Policy, Setup, Step
-from hisparse_sim.policies.valued import Values, decay, evict_least, holds, values
+from hisparse_sim.policies.valued import Values, decay, evict_least, values
 
 
 @dataclass(frozen=True)
@@ -31,11 +31,12 @@ def state(setup: Setup) -> State:
 
 @hook
 def step(state: State, step: Step, now: int) -> None:
-    decay(state.values.of, 0.0)
+    of, absent = state.values.of, len(step.token) - 1
+    decay(of, 0.0)
     behind = int(np.ceil((state.reach[0] - 1.0) * len(step.row)))
     for position in step.next_positions[:behind]:
-        if holds(state.values, step, position):
-            state.values.of[position] = 1.0
+        if step.slot[position] != absent:
+            of[position] = 1.0
     evict_least(state.values, step)
 
 
