@@ -161,6 +161,7 @@ class Replayer:
             num_top_k=self.top_k,
             num_real_reqs=self.real,
             **self.pools.arguments(layer),
+            **self.more_arguments(layer),
             **plan,
         )
         if plan:
@@ -171,6 +172,10 @@ class Replayer:
                 device_buffer=self._mirror[layer],
                 item_size_bytes=self.pools.entry_bytes,
             )
+
+    def more_arguments(self, layer: int) -> dict[str, Any]:
+        """What a kernel with another rule than LRU takes besides."""
+        return {}
 
     def capture(self) -> None:
         """Capture one step, all layers, into a graph; later steps replay it."""

@@ -104,9 +104,10 @@ extern "C" {
 int hs_prepare(int device) {
   cudaError_t error = cudaSetDevice(device);
   if (error != cudaSuccess) return error;
-  error = cudaFuncSetAttribute(swap_in_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                               sizeof(Plan));
-  if (error != cudaSuccess) return error;
+  for (const auto kernel : {swap_in_kernel<false>, swap_in_kernel<true>}) {
+    error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(Plan));
+    if (error != cudaSuccess) return error;
+  }
   cudaFuncAttributes unused;
   error = cudaFuncGetAttributes(&unused, planned_kernel);
   return error != cudaSuccess ? error : cudaFuncGetAttributes(&unused, empty_kernel);
@@ -122,8 +123,9 @@ int hs_shared_bytes() { return sizeof(Plan); }
 int hs_swap_in(SwapIn* a, void* stream) {
   a->host = device_view(a->host);
   if (!a->host) return cudaErrorHostMemoryNotRegistered;
-  return launch(reinterpret_cast<const void*>(swap_in_kernel), a->batch * a->cluster, a->cluster,
-                a->early, sizeof(Plan), a, stream);
+  const auto kernel = a->worth ? swap_in_kernel<true> : swap_in_kernel<false>;
+  return launch(reinterpret_cast<const void*>(kernel), a->batch * a->cluster, a->cluster, a->early,
+                sizeof(Plan), a, stream);
 }
 
 int hs_copy_planned(Planned* a, void* stream) {

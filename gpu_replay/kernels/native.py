@@ -64,6 +64,7 @@ def load_cache_to_device_buffer_mla(
     *,
     cluster: int | None = None,
     early: bool = False,
+    worth: Any = None,
 ) -> None:
     """One decode step of one layer: decide hits, misses and victims, and fetch the misses.
 
@@ -101,7 +102,12 @@ def load_cache_to_device_buffer_mla(
         Thread blocks for each request, a power of two up to 8; chosen from the batch if not given.
     early
         Begin while the kernel before on the stream ends (from compute capability 9.0 on): it may
-        write `top_k_tokens`, and nothing else of what is read here.
+        write `top_k_tokens` and `worth`, and nothing else of what is read here.
+    worth
+        uint8 [batch, context]; what every position is worth in this step, 0 to 62. If given, the
+        slots to evict are chosen as by `policies/fast_slow.py` and not by LRU, and `lru_slots`
+        holds the two sums of every slot, 0 at the start: 7 bits of the fast one below 9 of the
+        slow one.
 
     Raises ValueError for tensors of another type or shape, GpuError if the kernel cannot run.
     """
@@ -121,6 +127,8 @@ def load_cache_to_device_buffer_mla(
         raise ValueError("rows of lru_slots must start at a multiple of 4 bytes")
     check_tensor("req_pool_indices", req_pool_indices, ["int32", "int64"], [batch])
     check_tensor("seq_lens", seq_lens, ["int32", "int64"], [batch])
+    if worth is not None:
+        check_tensor("worth", worth, ["uint8"], [batch, 1])
     device = top_k_tokens.device.index
     arguments = SwapIn(
         top_k=top_k_tokens.data_ptr(),
@@ -140,6 +148,8 @@ def load_cache_to_device_buffer_mla(
         host_stride=host_cache_locs.stride(0),
         order_stride=lru_slots.stride(0),
         out_stride=top_k_device_locs.stride(0),
+        worth=None if worth is None else worth.data_ptr(),
+        worth_stride=0 if worth is None else worth.stride(0),
         batch=batch,
         wide_request=str(req_pool_indices.dtype) == "torch.int64",
         wide_seq_len=str(seq_lens.dtype) == "torch.int64",

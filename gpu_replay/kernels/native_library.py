@@ -26,6 +26,8 @@ class SwapIn(ctypes.Structure):
         *((name, ctypes.c_int32) for name in (
             "batch", "cluster", "wide_request", "wide_seq_len", "skip_io", "early",
         )),
+        ("worth", ctypes.c_void_p),
+        ("worth_stride", ctypes.c_int64),
     ]  # fmt: skip
 
 

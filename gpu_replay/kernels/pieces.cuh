@@ -43,6 +43,20 @@ struct Misses {
   int16_t victim[TOP_K];  // slot that it takes
 };
 
+constexpr int kKept = 1 << 15;  // above every key: the slot stays
+
+// Which slots have the lowest keys.
+struct Ranked {
+  int32_t slots_of[kThreads];  // evictable slots by their key, which is at most 988
+  int32_t key;    // slots of lower keys are victims,
+  int32_t ties;   // and so many of this one
+  int32_t empty;  // slots
+};
+
+__device__ __forceinline__ int16_t packed(int fast, int slow) {
+  return static_cast<int16_t>(slow << 7 | fast);
+}
+
 // What a block knows about its request.
 struct Plan {
   union {
@@ -51,7 +65,10 @@ struct Plan {
   };
   int32_t loc[BUFFER + 1];  // device place of every slot; the last is the newest token's
   uint32_t warp_sum[kWarps];
-  uint32_t hit[(BUFFER + 31) / 32];  // a bit for every slot: is its token selected
+  union {
+    uint32_t hit[(BUFFER + 31) / 32];  // a bit for every slot: is its token selected
+    Ranked ranked;
+  };
 };
 
 __device__ __forceinline__ int bucket_of(int32_t position) {

@@ -30,9 +30,15 @@ struct SwapIn {
   int64_t top_k_stride, tokens_stride, locs_stride, host_stride, order_stride, out_stride;
   int64_t plan_stride;
   int32_t batch, cluster, wide_request, wide_seq_len, skip_io;
-  int32_t early;  // launched while the kernel before may still run, which writes top_k at most
+  int32_t early;  // launched while the kernel before may still run, which writes top_k and worth at most
+  const uint8_t* worth;       // [batch, worth_stride] of every position; null: LRU
+  int64_t worth_stride;
 };
 
+// With kWorth the rule is not LRU but that of policies/fast_slow.py: `order` holds two sums of every
+// slot in place of slots, 7 bits of `fast` below 9 of `slow`, and `worth` what every position is
+// worth in this step, 0 to 62.
+template <bool kWorth>
 __global__ void __launch_bounds__(kThreads, 1) swap_in_kernel(const SwapIn a) {
   extern __shared__ __align__(16) unsigned char shared[];
   Plan& plan = *reinterpret_cast<Plan*>(shared);
@@ -60,21 +66,27 @@ __global__ void __launch_bounds__(kThreads, 1) swap_in_kernel(const SwapIn a) {
     plan.demanded.position[b] = make_int2(-1, -1);
     plan.demanded.wanted[b] = 0;
   }
+  if constexpr (kWorth) {
+    plan.ranked.slots_of[tid] = 0;
+    if (tid == 0) plan.ranked.key = plan.ranked.ties = plan.ranked.empty = 0;
+  }
   int32_t* const tokens = a.tokens + request * a.tokens_stride;
   int16_t* const order = a.order + request * a.order_stride;
   const int32_t* const locs = a.locs + request * a.locs_stride;
   const int64_t* const host_locs = a.host_locs + request * a.host_stride;
 
   // All of the request's state, in flight while the table is built.
-  int32_t token[kSlots];     // slots tid, tid + kThreads, ...
-  int32_t loc[kSlots];       // their places
-  int16_t in_order[kSlots];  // places tid * kSlots ... of the order
+  // Slots are spread over the threads, but consecutive where victims are found in their order.
+  const auto slot_of = [&](int j) { return kWorth ? tid * kSlots + j : tid + j * kThreads; };
+  int32_t token[kSlots];     // of slots slot_of(0), slot_of(1), ...
+  int32_t loc[kSlots];       // places of slots tid, tid + kThreads, ...
+  int16_t in_order[kSlots];  // places tid * kSlots ... of the order, or the sums of these slots
   int32_t newest_loc = 0;
   if (row < real && seq_len > BUFFER) {
 #pragma unroll
     for (int j = 0; j < kSlots; ++j) {
+      token[j] = slot_of(j) < BUFFER ? tokens[slot_of(j)] : -1;
       const int s = tid + j * kThreads;
-      token[j] = s < BUFFER ? tokens[s] : -1;
       loc[j] = s < BUFFER ? locs[s] : -1;
     }
     read_order(order, in_order);
@@ -83,6 +95,14 @@ __global__ void __launch_bounds__(kThreads, 1) swap_in_kernel(const SwapIn a) {
   if (a.early) {
     wait_for_the_kernel_before();
     read_row();
+  }
+  [[maybe_unused]] const uint8_t* const worth = kWorth ? a.worth + row * a.worth_stride : nullptr;
+  [[maybe_unused]] int now[kSlots];  // what the tokens are worth
+  if constexpr (kWorth) {
+    if (row < real && seq_len > BUFFER) {
+#pragma unroll
+      for (int j = 0; j < kSlots; ++j) now[j] = token[j] >= 0 ? worth[token[j]] : 0;
+    }
   }
   __syncthreads();
 
@@ -153,7 +173,7 @@ __global__ void __launch_bounds__(kThreads, 1) swap_in_kernel(const SwapIn a) {
       const int2 there = demanded.position[at[j]];
       const bool first = there.x == token[j];
       if (first || there.y == token[j]) {
-        demanded.slot[at[j] * 2 + !first] = static_cast<int16_t>(tid + j * kThreads);
+        demanded.slot[at[j] * 2 + !first] = static_cast<int16_t>(slot_of(j));
         found |= 1u << j;
         pending &= ~(1u << j);
       } else if (there.y == -1) {  // there was room, so it is not in a later bucket either
@@ -162,11 +182,26 @@ __global__ void __launch_bounds__(kThreads, 1) swap_in_kernel(const SwapIn a) {
       at[j] = after(at[j]);
     }
   }
+  [[maybe_unused]] int key[kSlots];
+  if constexpr (kWorth) {
 #pragma unroll
-  for (int j = 0; j < kSlots; ++j) {
-    const int s = tid + j * kThreads;
-    const uint32_t bits = __ballot_sync(~0u, found >> j & 1);
-    if ((tid & 31) == 0 && s < BUFFER) plan.hit[s / 32] = bits;
+    for (int j = 0; j < kSlots; ++j) {
+      const uint32_t sums = static_cast<uint16_t>(in_order[j]);
+      const int fast = (sums & 127) / 4 + now[j];
+      const int slow = (sums >> 7) - (sums >> 10) + now[j];
+      in_order[j] = packed(fast, slow);
+      const bool evictable = slot_of(j) < BUFFER && !(found >> j & 1);
+      key[j] = evictable && token[j] >= 0 ? min(slow + 6 * fast, kThreads - 1) : kKept;
+      if (key[j] != kKept) atomicAdd(&plan.ranked.slots_of[key[j]], 1);
+      if (evictable && token[j] < 0) atomicAdd(&plan.ranked.empty, 1);
+    }
+  } else {
+#pragma unroll
+    for (int j = 0; j < kSlots; ++j) {
+      const int s = tid + j * kThreads;
+      const uint32_t bits = __ballot_sync(~0u, found >> j & 1);
+      if ((tid & 31) == 0 && s < BUFFER) plan.hit[s / 32] = bits;
+    }
   }
   __syncthreads();
 
@@ -176,6 +211,7 @@ __global__ void __launch_bounds__(kThreads, 1) swap_in_kernel(const SwapIn a) {
   uint32_t misses_here = 0;
   int16_t row_slot[kRow];  // of every row entry: the newest token's, kMiss, or the slot that hit
   int64_t source[kRow];
+  [[maybe_unused]] int start[kRow];  // what a missed position is worth
 #pragma unroll
   for (int j = 0; j < kRow; ++j) {
     row_slot[j] = BUFFER;
@@ -183,23 +219,26 @@ __global__ void __launch_bounds__(kThreads, 1) swap_in_kernel(const SwapIn a) {
     row_slot[j] = demanded.slot[entry[j]];
     if (row_slot[j] == kMiss) {
       source[j] = host_locs[position[j]];  // in flight during the scan
+      if constexpr (kWorth) start[j] = worth[position[j]];
       misses_here |= 1u << j;
       counts += 1u << 16;
     }
   }
+  if constexpr (kWorth) {
+    counts += plan.ranked.slots_of[tid];
+  } else {
 #pragma unroll
-  for (int j = 0; j < kSlots; ++j) {
-    if (in_order[j] >= 0 && plan.hit[in_order[j] / 32] >> (in_order[j] % 32) & 1) {
-      hits_here |= 1u << j;
-      ++counts;
+    for (int j = 0; j < kSlots; ++j) {
+      if (in_order[j] >= 0 && plan.hit[in_order[j] / 32] >> (in_order[j] % 32) & 1) {
+        hits_here |= 1u << j;
+        ++counts;
+      }
     }
   }
   if (a.cluster > 1) cluster_arrive();  // this thread needs no more state, and has all it asked for
   uint32_t total;
   const uint32_t before = block_scan(counts, plan.warp_sum, &total) - counts;
-  const int hits = total & 0xffff;
   const int misses = total >> 16;
-  const int evictable = BUFFER - hits;
 
   Misses& missed = plan.missed;
   int miss = before >> 16;
@@ -208,30 +247,75 @@ __global__ void __launch_bounds__(kThreads, 1) swap_in_kernel(const SwapIn a) {
   for (int j = 0; j < kRow; ++j) {
     if (misses_here >> j & 1) missed.source[miss++] = source[j];
   }
-  int hit_rank = before & 0xffff;
+  [[maybe_unused]] uint32_t taken = 0;  // which of this thread's slots are victims
+  if constexpr (kWorth) {
+    Ranked& ranked = plan.ranked;
+    // Empty slots go first. They are filled in the order of slots, so they are the last ones.
+    const int first_empty = BUFFER - ranked.empty;
+    const int to_empty = min(misses, ranked.empty);
+    const int lower = before & 0xffff;  // slots with keys below tid
+    const int equal = counts & 0xffff;
+    if (misses - to_empty > lower && misses - to_empty <= lower + equal) {
+      ranked.key = tid;
+      ranked.ties = misses - to_empty - lower;
+    }
+    __syncthreads();
+    uint32_t mine = 0;
 #pragma unroll
-  for (int j = 0; j < kSlots; ++j) {
-    const int p = tid * kSlots + j;
-    const bool is_hit = hits_here >> j & 1;
-    if (p < BUFFER && !is_hit && p - hit_rank < misses) missed.victim[p - hit_rank] = in_order[j];
-    hit_rank += is_hit;
+    for (int j = 0; j < kSlots; ++j) mine += (key[j] < ranked.key) + ((key[j] == ranked.key) << 16);
+    const uint32_t ahead = block_scan(mine, plan.warp_sum, &total) - mine;
+    int below = ahead & 0xffff;
+    int ties = ahead >> 16;
+#pragma unroll
+    for (int j = 0; j < kSlots; ++j) {
+      const int s = slot_of(j);
+      int place = -1;
+      if (key[j] < ranked.key || (key[j] == ranked.key && ties < ranked.ties)) {
+        place = to_empty + below + min(ties, ranked.ties);
+      } else if (s < BUFFER && s >= first_empty && s - first_empty < to_empty) {
+        place = s - first_empty;
+      }
+      if (place >= 0) {
+        missed.victim[place] = static_cast<int16_t>(s);
+        taken |= 1u << j;
+      }
+      below += key[j] < ranked.key;
+      ties += key[j] == ranked.key;
+    }
+  } else {
+    int hit_rank = before & 0xffff;
+#pragma unroll
+    for (int j = 0; j < kSlots; ++j) {
+      const int p = tid * kSlots + j;
+      const bool is_hit = hits_here >> j & 1;
+      if (p < BUFFER && !is_hit && p - hit_rank < misses) missed.victim[p - hit_rank] = in_order[j];
+      hit_rank += is_hit;
+    }
   }
   __syncthreads();
 
   if (rank == 0) {
     if (a.cluster > 1) cluster_wait();
-    // Rule 5: unused evictables, then the misses, then the hits.
-    hit_rank = before & 0xffff;
+    if constexpr (kWorth) {
 #pragma unroll
-    for (int j = 0; j < kSlots; ++j) {
-      const int p = tid * kSlots + j;
-      const bool is_hit = hits_here >> j & 1;
-      const int evict_rank = p - hit_rank;
-      const int place = is_hit ? evictable + hit_rank
-                        : evict_rank < misses ? evictable - misses + evict_rank
-                                              : evict_rank - misses;
-      if (p < BUFFER) order[place] = in_order[j];
-      hit_rank += is_hit;
+      for (int j = 0; j < kSlots; ++j) {
+        if (slot_of(j) < BUFFER && !(taken >> j & 1)) order[slot_of(j)] = in_order[j];
+      }
+    } else {
+      // Rule 5: unused evictables, then the misses, then the hits.
+      const int evictable = BUFFER - (total & 0xffff);
+      int hit_rank = before & 0xffff;
+#pragma unroll
+      for (int j = 0; j < kSlots; ++j) {
+        const int p = tid * kSlots + j;
+        const bool is_hit = hits_here >> j & 1;
+        const int evict_rank = p - hit_rank;
+        const int place = is_hit ? evictable + hit_rank
+                          : evict_rank < misses ? evictable - misses + evict_rank
+                                                : evict_rank - misses;
+        if (p < BUFFER) order[place] = in_order[j];
+        hit_rank += is_hit;
+      }
     }
 #pragma unroll
     for (int j = 0; j < kRow; ++j) {
@@ -241,6 +325,7 @@ __global__ void __launch_bounds__(kThreads, 1) swap_in_kernel(const SwapIn a) {
       if (misses_here >> j & 1) {
         slot = missed.victim[first_miss];
         tokens[slot] = position[j];
+        if constexpr (kWorth) order[slot] = packed(5 * start[j] >> 2, start[j] >> 1);
         if (a.plan_source) {
           a.plan_source[row * a.plan_stride + first_miss] = source[j];
           a.plan_target[row * a.plan_stride + first_miss] = plan.loc[slot];
