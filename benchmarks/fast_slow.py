@@ -3,11 +3,12 @@
     python benchmarks/fast_slow.py TRACE -o benchmarks/results/fast-slow-h200.json
 
 Needs an NVIDIA GPU, nvcc and PyTorch, and a trace with scores and the positions ranked behind its
-rows. Both rules replay the same steps; parts of the trace stand in for requests. Every step is timed
-alone, in a graph of one swap-in; the plan is the same launch that moves no bytes.
+rows. Both rules replay the same steps; parts of the trace stand in for requests. Every step is
+timed alone, in a graph of one swap-in; the plan is the same launch that moves no bytes.
 """
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,8 @@ from hisparse_sim.gpu_replay.harness.fast_slow import FastSlowReplayer
 from hisparse_sim.gpu_replay.harness.machine import describe_machine
 from hisparse_sim.gpu_replay.harness.replayer import Replayer
 from hisparse_sim.gpu_replay.harness.timing import elapsed_us, hold_stream, record, timer_us
-from hisparse_sim.gpu_replay.kernels.native import NATIVE
 from hisparse_sim.gpu_replay.kernels.kernel import Kernel
+from hisparse_sim.gpu_replay.kernels.native import NATIVE
 from hisparse_sim.traces import open_trace
 
 KINDS: dict[str, Any] = {"lru": Replayer, "fast-slow": FastSlowReplayer}
@@ -28,7 +29,6 @@ KINDS: dict[str, Any] = {"lru": Replayer, "fast-slow": FastSlowReplayer}
 
 def planning() -> Kernel:
     """The native kernel, moving nothing."""
-    from dataclasses import replace
 
     def swap_in(**arguments: Any) -> None:
         NATIVE.swap_in(**arguments, skip_io=True)

@@ -10,6 +10,9 @@ The bundled sample came about like this; here it is in our own code, from the mo
 4. capture one held-out text twice, by the indexer and by the attention itself;
 5. replay both and write everything to `FOLDER/result.json`.
 
+With `--keep-ranks 4096` the capture is that of docs/policy-study.md instead: all held-out texts, by
+the indexer, best first, with scores and the positions ranked behind top_k.
+
 Texts are plain files, or JSONL, JSON, Parquet or Arrow of LongBench v2 (its contexts are taken);
 every text counts as one document, and the last ones are held out as documents.
 """
@@ -178,6 +181,8 @@ def tell(what: str, done: int, total: int, more: str = "") -> None:
 @click.option("--heads", default=16, show_default=True)
 @click.option("--head-dim", default=64, show_default=True)
 @click.option("--held-out", default=4, show_default=True, help="Documents.")
+@click.option("--keep-ranks", type=int, help="Last rank kept; captures all held-out texts.")
+@click.option("--layers", help="To capture, separated by commas; all of them if not given.")
 @click.option("--seed", default=0, show_default=True)
 def main(paths: Sequence[Path], output: Path, **given: Any) -> None:
     """Stretch, train, evaluate, capture, replay."""
@@ -227,10 +232,25 @@ def main(paths: Sequence[Path], output: Path, **given: Any) -> None:
         {**indexers.about, "quality": asdict(average(list(quality.values())))},
     )
     save(output / "indexer.safetensors", done)
-    settings = Settings(steps=given["steps"], top_k=given["top_k"])
-    prompts = [Prompt("held-out", tuple(texts.held_out[0]), given["prompt_len"])]
+    kept, layers = given["keep_ranks"], given["layers"]
+    settings = Settings(
+        steps=given["steps"],
+        top_k=given["top_k"],
+        keep_ranks=kept,
+        scores=kept is not None,
+        layers=frozenset(map(int, layers.split(","))) if layers else None,
+        order="position" if kept is None else "indexer",
+    )
+    prompts = [
+        Prompt(f"held-out-{i}" if i else "held-out", tuple(ids), given["prompt_len"])
+        for i, ids in enumerate(texts.held_out)
+    ]
+    if kept is None:
+        del prompts[1:]
     traces = {}
-    taps: dict[str, Tap] = {"indexer": TrainedIndexer(done), "oracle": AttentionOracle()}
+    taps: dict[str, Tap] = {"indexer": TrainedIndexer(done)}
+    if kept is None:
+        taps["oracle"] = AttentionOracle()
     for name, tap in taps.items():
         path = output / f"{name}.parquet"
         capture(

@@ -12,6 +12,7 @@ from hisparse_sim.policies.clock import CLOCK
 from hisparse_sim.policies.decayed_frequency import DECAYED_FREQUENCY
 from hisparse_sim.policies.decayed_rank import DECAYED_RANK
 from hisparse_sim.policies.decayed_score import DECAYED_SCORE
+from hisparse_sim.policies.fast_slow import FAST_SLOW
 from hisparse_sim.policies.fifo import FIFO
 from hisparse_sim.policies.from_file import names_a_file, policy_of_file
 from hisparse_sim.policies.greedy_dual_score import GREEDY_DUAL_SCORE
@@ -72,6 +73,7 @@ POLICIES: dict[str, Policy] = {
         S3_FIFO,
         SAMPLED_LRU,
         SET_ASSOCIATIVE_LRU,
+        FAST_SLOW,
     )
 }
 

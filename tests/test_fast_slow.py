@@ -1,6 +1,7 @@
 """The policy that the native kernel runs beside LRU, against its NumPy form and by hand."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from make_traces import demand, drift
 from reference import Stream
 from streams import cases, demand_of
 
+import hisparse_sim as hs
 from hisparse_sim.gpu_replay.harness.fast_slow import FastSlowState, Worths
 from hisparse_sim.policies.fast_slow import FAST_SLOW, worth
 from hisparse_sim.simulator.replay import replay_part
@@ -92,3 +94,15 @@ def test_by_hand() -> None:
     found = replay_part(of, FAST_SLOW, 4, victims=True)
     assert found.victims is not None
     assert (found.misses.tolist(), found.victims.tolist()) == ([1, 1, 2], [3, 1, 0, 2])
+
+
+def test_golden_counts_on_captured_ranks() -> None:
+    """Three layers of three documents, 96 steps each, from docs/policy-study.md."""
+    path = Path(__file__).with_name("data") / "scored.parquet"
+    rows = hs.sweep(path, ["lru", "fast-slow", "belady"], [2560, 4096, 6144], jobs=1).rows
+    misses = rows.pivot(index="policy", columns="buffer", values="misses")
+    assert misses.loc[["lru", "fast-slow", "belady"]].to_numpy().tolist() == [
+        [89573, 33773, 21265],
+        [84882, 31173, 21188],
+        [65072, 23524, 20418],
+    ]

@@ -4,6 +4,7 @@ What every position is worth in a step, one byte, is laid where the kernel reads
 would write it as the indexer ranks.
 """
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,11 @@ from hisparse_sim.traces import Demand
 Bytes = NDArray[np.uint8]
 
 
+@functools.cache
+def _worths(ranks: int) -> Bytes:
+    return np.array([worth(rank, ranks) for rank in range(ranks)], np.uint8)
+
+
 class Worths:
     """What the positions of one (request, layer) are worth, step by step."""
 
@@ -34,10 +40,11 @@ class Worths:
         """Return the worth of every position, uint8 [context]."""
         first, stop = self._demand.offsets[step : step + 2]
         begin, end = self._told.next_offsets[step : step + 2]
-        ranks = np.append(self._told.ranks[first:stop], np.arange(stop - first, stop - first + end - begin))
+        row, listed = int(stop - first), int(stop - first + end - begin)
+        ranks = np.append(self._told.ranks[first:stop], np.arange(row, listed))
         positions = np.append(self._demand.row(step), self._told.next_positions[begin:end])
         result = np.zeros(context, np.uint8)
-        result[positions] = worth(ranks, max(1, len(ranks)))
+        result[positions] = _worths(listed)[ranks]
         return result
 
 
