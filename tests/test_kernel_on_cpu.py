@@ -36,7 +36,15 @@ def library(top_k: int, buffer: int) -> Any:
     sizes = [f"-DTOP_K={top_k}", f"-DBUFFER={buffer}", "-DENTRY_BYTES=16"]
     folders = [f"-I{HERE}", f"-I{SOURCE.parent}"]
     options = ["-std=c++17", "-O1", "-w", "-shared", "-fPIC"]
-    command = [compiler, *options, *sizes, *folders, HERE / "swap_in.cpp", "-o", path]
+    command: list[str | Path] = [
+        compiler,
+        *options,
+        *sizes,
+        *folders,
+        HERE / "swap_in.cpp",
+        "-o",
+        path,
+    ]
     subprocess.run(command, check=True)
     return ctypes.CDLL(str(path))
 
@@ -64,7 +72,7 @@ def assert_decides_alike(of: Demand, top_k: int, buffer: int, start: str, by_wor
         top = np.full((1, top_k), -1, np.int32)
         top[0, : len(row)] = row
         worth = worths.of(step, context) if by_worth else None
-        arrays = {
+        arrays: dict[str, Any] = {
             "top_k": top, "tokens": tokens, "locs": locs, "host_locs": host_locs, "order": order,
             "out": out, "request": request, "seq_len": seq_len, "plan_source": source,
             "plan_target": target, "plan_count": count,
