@@ -97,6 +97,7 @@ def serve(
         show_served(served.rows, before, served.setting, served.aim, served.notes, output)
     else:
         seed = options.pop("seed")
+        options["buffer"] = served.buffer  # a default depends on the model
         write(served.rows, served.origin, options, form, output, seed)
     wrote(output, options["quiet"])
 

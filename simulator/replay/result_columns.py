@@ -49,7 +49,8 @@ _NUMBERS: Mapping[str, _Number] = {
     **dict.fromkeys(("buffer", "layer"), _Number(most=32767, whole=True)),
     "batch": _Number(most=65536, whole=True),
     **dict.fromkeys(
-        "baseline_tokens_per_s bytes_per_request bytes_per_step copy_us device_pool_gib host_gb"
+        "baseline_tokens_per_s baseline_tpot_ms baseline_ttft_s bytes_per_request bytes_per_step"
+        " copy_us device_pool_gib host_gb"
         " accepted_per_step bytes_per_token hidden host_gib misses_per_step misses_per_token p10"
         " native_us p50 p90 p95 sglang_us sum_gb_s swap_in_us timer_us"
         " cost_per_million goodput_per_s tokens_per_s tokens_per_s_per_gpu tpot_ms tpot_p50_ms"

@@ -6,6 +6,7 @@ and latency in a plan is what `serve` gives for the same setting and the same re
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -42,9 +43,10 @@ class Plan:
     or a target is missed without it); its `flags` start what is recommended.
 
     Columns of `candidates`: what `candidates.describe` gives, those of `serving_rows.serve_one`,
-    then `best` (whether it is the one recommended), `baseline_tokens_per_s` (without HiSparse) and
-    `break_even` (concurrent requests from which the best is ahead of that; missing: never here, or
-    not sought). There is a row for every candidate that was served or cannot run.
+    then `best` (whether it is the one recommended), `baseline_tokens_per_s, baseline_tpot_ms,
+    baseline_ttft_s` (without HiSparse) and `break_even` (concurrent requests from which the best is
+    ahead of that; missing: never here, or not sought). There is a row for every candidate that was
+    served or cannot run.
     """
 
     candidates: pd.DataFrame
@@ -161,6 +163,8 @@ def make_plan(
     table = table.assign(
         best=table.index == place,
         baseline_tokens_per_s=base.get("tokens_per_s", 0.0),
+        baseline_tpot_ms=base.get("tpot_ms", math.nan),
+        baseline_ttft_s=base.get("ttft_s", math.nan),
         break_even=pd.array([None] * len(table), dtype="Int64"),
     ).sort_values("best", ascending=False, kind="stable")
     met = table[table["meets"]]

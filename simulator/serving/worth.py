@@ -6,7 +6,7 @@ before.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +17,7 @@ from hisparse_sim.simulator.serving.hardware import Hardware
 from hisparse_sim.simulator.serving.missing import MissesOf
 from hisparse_sim.simulator.serving.prediction import Setting
 from hisparse_sim.simulator.serving.serving_rows import ServedOnce
+from hisparse_sim.simulator.serving.steptimes import LAYOUTS
 
 MISSES_TIMES = (0.0, 0.5, 1.0, 1.5, 2.0)
 
@@ -42,6 +43,16 @@ def break_even(setting: Setting, aim: Aim, served: ServedOnce) -> int | None:
         middle = (low + high) // 2
         low, high = (low, middle) if ahead(middle) else (middle, high)
     return high * ranks
+
+
+def below_break_even(best: Mapping[str, Any]) -> int | None:
+    """Return the load next below the break-even of a plan's best, at which HiSparse is not ahead;
+    None for the lowest load, and where rows name no known layout."""
+    even, layout = best.get("break_even"), LAYOUTS.get(str(best.get("layout")))
+    if layout is None or even is None or pd.isna(even):
+        return None
+    step = layout.attention_dp * max(1, int(best.get("decode_instances") or 1))
+    return int(even) - step or None
 
 
 def scale_misses(setting: Setting, factor: float) -> Setting:

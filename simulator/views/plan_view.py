@@ -159,6 +159,14 @@ def _section(row: pd.Series, plan: Plan) -> str:
     return "Alternatives: lower latency or less host memory"
 
 
+def _behind(plan: Plan) -> str:
+    """Say at which load below the break-even HiSparse is not ahead."""
+    from hisparse_sim.simulator.serving.worth import below_break_even
+
+    below = below_break_even(plan.best or {})
+    return f"; at {below} not ahead" if below else ""
+
+
 def _extras(plan: Plan, aim: Aim, again: str) -> str:
     """Targets, break-even, sensitivity, better eviction, C2C and flags of the choice, in lines."""
     if plan.best is None:
@@ -174,7 +182,7 @@ def _extras(plan: Plan, aim: Aim, again: str) -> str:
         crossing = (
             "not ahead up to this load"
             if plan.break_even is None
-            else f"{plan.break_even} requests over all ranks"
+            else f"{plan.break_even} requests over all ranks{_behind(plan)}"
         )
         lines.append(f"Break-even concurrency: {crossing}")
     rates = ", ".join(f"{value:,.0f}" for value in plan.sensitivity["tokens_per_s"])
