@@ -263,8 +263,8 @@ def test_min_is_black_and_modes_keep_their_colours() -> None:
     assert figures.looks(["belady"])["belady"].colour == "#000000"
     for modes in (["baseline", "hisparse"], ["hisparse", "zero-cost", "baseline"]):
         look = figures.looks(modes)
-        assert look["hisparse"].colour == palette.TABLE[0].light
-        assert look["baseline"].colour == palette.TABLE[1].light
+        assert look["hisparse"].colour == palette.TABLE[palette.OF_MIN + 1].light
+        assert look["baseline"].colour == palette.TABLE[palette.OF_MIN + 2].light
 
 
 @pytest.mark.parametrize(("style", "width"), [("paper", 3.35), ("paper-wide", 7.0)])

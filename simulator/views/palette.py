@@ -1,9 +1,9 @@
 """The one table of colours, marks and names of policies: report, figures, notebooks and docs.
 
 Colours after Okabe and Ito, which colour-blind readers can distinguish, darkened until each has a
-contrast of 3 against white, and five more for charts of many policies; the second column is for a
-dark page. Every look also has a mark of its own, so that figures can be printed in grey. MIN is
-black, on a dark page white."""
+contrast of 3 against white, five more for charts of many policies, and three for the modes of
+serving, which are no policies; the second column is for a dark page. Every look also has a mark of
+its own, so that figures can be printed in grey. MIN is black, on a dark page white."""
 
 from collections.abc import Iterable
 from itertools import cycle
@@ -67,11 +67,36 @@ TABLE = (
     Colour(
         "#5A5A5A", "#B0B0B0", "d", "M0,-1L.6,0L0,1L-.6,0Z", "M13 1L15.700 6L13 11L10.300 6Z", "OO"
     ),
-    Colour("#000000", "#FFFFFF", "X", "triangle-right", "M17.500 6l-8-4.500v9Z", ""),
+    Colour(
+        "#000000",
+        "#FFFFFF",
+        "X",
+        "M-1,-.6L-.6,-1L0,-.4L.6,-1L1,-.6L.4,0L1,.6L.6,1L0,.4L-.6,1L-1,.6L-.4,0Z",
+        "M9 3.600L10.600 2L13 4.400L15.400 2L17 3.600L14.600 6L17 8.400L15.400 10L13 7.600"
+        "L10.600 10L9 8.400L11.400 6Z",
+        "",
+    ),
+    Colour("#7A1F3D", "#E891AB", ">", "triangle-right", "M17.500 6l-8-4.500v9Z", "//"),
+    Colour(
+        "#66727F",
+        "#AAB6C2",
+        "8",
+        "M.92,.38L.38,.92L-.38,.92L-.92,.38L-.92,-.38L-.38,-.92L.38,-.92L.92,-.38Z",
+        "M16.700 7.500L14.500 9.700H11.500L9.300 7.500V4.500L11.500 2.300H14.500L16.700 4.500Z",
+        "..",
+    ),
+    Colour(
+        "#00707A",
+        "#52C4CE",
+        "H",
+        "M0,-1L.87,-.5L.87,.5L0,1L-.87,.5L-.87,-.5Z",
+        "M13 1.500L16.900 3.750V8.250L13 10.500L9.100 8.250V3.750Z",
+        "\\\\",
+    ),
 )
 OPTIMUM = BELADY
-OF_MIN = len(TABLE) - 1
-MODES = ("hisparse", "baseline", "zero-cost")  # of serving: the first lines of TABLE
+MODES = ("hisparse", "baseline", "zero-cost")  # of serving: the last lines of TABLE
+OF_MIN = len(TABLE) - 1 - len(MODES)
 PARTS = {  # of the time of an instance that decodes: its column, and its line of TABLE
     "prefill": ("prefill", 4),
     "decode attention": ("decode_attention", 0),
@@ -93,7 +118,7 @@ def places(names: Iterable[str]) -> dict[str, int]:
     names = list(dict.fromkeys(names))
     online = [name for name in STANDARD if name != BELADY]
     fixed = {name: place for place, name in enumerate(online)} | {BELADY: OF_MIN}
-    fixed |= {name: place for place, name in enumerate(MODES)}
+    fixed |= {name: place for place, name in enumerate(MODES, OF_MIN + 1)}
     taken = {fixed[name] for name in names if name in fixed}
     order = [*range(len(online), OF_MIN), *range(len(online))]
     free = cycle([place for place in order if place not in taken])

@@ -27,12 +27,9 @@ if TYPE_CHECKING:
 _LETTERS = 100  # of a line in the corner
 COLOURS = tuple(one.light for one in palette.TABLE)
 DASHES: tuple[Any, ...] = (
-    "-",
-    (0, (5, 2)),
-    (0, (1.5, 1.5)),
-    (0, (6, 2, 1.5, 2)),
-    (0, (3, 1, 1, 1, 1, 1)),
-)
+    "-", (0, (5, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2)), (0, (3, 1, 1, 1, 1, 1)),
+    (0, (9, 2)), (0, (1, 3)), (0, (9, 1.5, 3, 1.5)), (0, (4, 4)), (0, (7, 1.5, 1, 1.5, 1, 1.5)),
+)  # fmt: skip
 MARKERS = tuple(one.marker for one in palette.TABLE)
 HATCHES = tuple(one.hatch for one in palette.TABLE)
 SYNTHETIC = "synthetic"

@@ -11,7 +11,10 @@ from hisparse_sim.simulator.views import palette
 
 Spec = dict[str, Any]
 
-DASHES = ([1, 0], [5, 2], [2, 2], [7, 2, 2, 2], [4, 1, 1, 1, 1, 1])
+DASHES = (
+    [1, 0], [5, 2], [2, 2], [7, 2, 2, 2], [4, 1, 1, 1, 1, 1],
+    [12, 3], [1, 4], [12, 2, 4, 2], [5, 5], [9, 2, 1, 2, 1, 2],
+)  # fmt: skip
 HEIGHT = 260  # of every chart, so that rows of the grid are even
 MOST_TICKS = 24  # that name every simulated value
 IN_POLICIES = "indexof(policies, datum.policy) >= 0"
