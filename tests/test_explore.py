@@ -62,9 +62,19 @@ def test_misses_and_bytes_by_hand(calculator: Calculator) -> None:
     found = tiles(calculator, first)
     assert found["misses"][0] == "10.0 %"
     assert found["misses"][1].startswith("204.8 of 2,048 selected positions")
-    assert found["excess"] == ("+100 %", "no policy can miss fewer than 5.0 %")
+    assert found["excess"] == ("+100 %", "no policy can miss fewer than 102.4 a step")
     assert found["moved"][0] == f"{204.8 * 1152 * 78 / 1e6:,.1f} MB"
     assert tiles(calculator, replace(first, buffer=8192))["misses"][0] == "5.0 %"
+
+
+def test_excess_of_rows_without_min_is_that_of_their_lines(rows: Path, tmp_path: Path) -> None:
+    table = pd.read_csv(rows)
+    alone = tmp_path / "lru.csv"
+    table[table["policy"] == "lru"].to_csv(alone, index=False)
+    page, calculator = live_page([alone])
+    assert tiles(calculator, calculator.first)["excess"][0] == "+100 %"
+    assert "MIN, which knows the future, misses 102.4, 50\u00a0% fewer" in page
+    assert "as replayed, whatever the model" in page
 
 
 @pytest.mark.parametrize("concurrency", [8, 64])
@@ -72,7 +82,7 @@ def test_rates_are_those_of_serve(calculator: Calculator, rows: Path, concurrenc
     choice = replace(calculator.first, concurrency=concurrency)
     found = calculator.answer(choice)
     value, note = tiles(calculator, choice)["rate"]
-    ratio = int(tiles(calculator, choice)["requests"][1].split(",")[0].removeprefix("ratio "))
+    ratio = int(tiles(calculator, choice)["requests"][1].split("ratio ")[1].split(",")[0])
     served = hs.serve(
         miss_curve=rows, buffer=4096, ratio=ratio, concurrencies=concurrency,
         modes=["hisparse", "baseline"],
@@ -191,8 +201,22 @@ def test_controls_change_the_answer(server: Server, rows: Path, tmp_path: Path) 
             )
             wait(browser, f"return {verdict}.includes({json.dumps(word)})")
         misses = "document.querySelector('[data-tile=misses] .value').textContent"
-        assert browser.execute_script(f"return {misses}") == "5.0 %"
+        assert browser.execute_script(f"return {misses}") == "5.0\xa0%"
         assert browser.execute_script("return document.getElementById('shown').value") == "8192"
+        line = "return document.querySelector('[data-line={}] dd').textContent"
+        assert "LRU misses 102.4 a step with 8,192 slots" in browser.execute_script(
+            line.format("Policy")
+        )
+        assert "8,192 slots)" in browser.execute_script(line.format("Layers"))
+        browser.execute_script(
+            "const list = document.querySelector('#controls [name=policy]');"
+            "list.value = 'belady'; list.dispatchEvent(new Event('change', {bubbles: true}))"
+        )
+        wait(
+            browser,
+            "return document.querySelector('[data-line=Layers] dd').textContent"
+            ".includes('MIN, 8,192 slots')",
+        )
         assert browser.get_log("browser") == []
         assert {url.split("?")[0] for url in asked(browser)} == {
             server.url.split("?")[0],

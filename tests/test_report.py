@@ -13,18 +13,23 @@ from click.testing import CliRunner
 from make_results import results, run
 
 from hisparse_sim.cli import cli
+from hisparse_sim.policies import STANDARD
 from hisparse_sim.simulator.replay.totals import totals
 from hisparse_sim.simulator.serving.latency import load_link
 from hisparse_sim.simulator.views import palette
+from hisparse_sim.simulator.views.figures import DASHES
 from hisparse_sim.simulator.views.report import (
     Result,
     data,
     findings,
     read_results,
+    vega,
     write_report,
 )
-from hisparse_sim.simulator.views.report.facts import Fact, of_load, of_series
+from hisparse_sim.simulator.views.report.answer import pays
+from hisparse_sim.simulator.views.report.facts import Fact, of_choice, of_load, of_plan, of_source
 from hisparse_sim.simulator.views.report.page import Page
+from hisparse_sim.simulator.views.report.series import Series
 from hisparse_sim.traces import TraceError
 
 
@@ -95,11 +100,18 @@ def lines(facts: list[Fact]) -> dict[str, str]:
     return {one.about: one.said for one in facts}
 
 
+def of_series(rows: pd.DataFrame, planned: int | None = None) -> dict[str, str]:
+    """The lines about one trace, at the first choice."""
+    series = Series.of(rows)
+    policy, buffer = findings.focus(series.sums, planned)
+    return lines([*of_choice(series, policy, buffer, planned is not None), of_source(rows)])
+
+
 def test_the_lines_of_a_sweep_hold_the_figures_of_its_rows(files: list[Path]) -> None:
     rows = read_results(files)[0].rows
     sums = {(one["policy"], one["buffer"]): one for one in totals(rows).to_dict("records")}
     own = sums["lru", 4096]
-    said = lines(of_series(rows, None))
+    said = of_series(rows)
     assert list(said) == ["Buffer", "Policy", "Layers", "Source"]
     assert said["Buffer"].startswith("4,096 slots (the engine's default): ")
     smaller = sums["lru", 3072]["miss_rate"]
@@ -118,19 +130,22 @@ def test_the_lines_of_a_sweep_hold_the_figures_of_its_rows(files: list[Path]) ->
     worst = layers.sort_values("misses_per_step")["layer"].iloc[-1]
     times = layers["misses_per_step"].max() / layers["misses_per_step"].mean()
     assert said["Layers"].startswith(f"Layer {worst} misses most, {times:.1f} times")
-    assert said["Source"].startswith("small (trained-indexer), replayed: 180 pairs of layer and")
-    assert "Buffer" not in lines(of_series(rows, {"buffer": 3072}))  # the plan tells it
+    assert said["Source"].startswith("small (trained-indexer), replayed: 3 layers x 60 steps, ")
+    planned = of_series(rows, 3072)
+    assert "Buffer" not in planned  # the plan tells it
+    assert "a step with 3,072 slots" in planned["Policy"]
+    assert "3,072 slots)" in planned["Layers"]
 
 
 def test_lines_without_optimum_layers_or_another_policy(folder: Path, tmp_path: Path) -> None:
     rows = tmp_path / "rows.csv"
     options = "--policy fifo --buffer 4096 --no-min --quiet"
     run("sweep", folder / "small.parquet", *options.split(), "-o", rows)
-    said = lines(of_series(read_results([rows])[0].rows, None))
+    said = of_series(read_results([rows])[0].rows)
     assert list(said) == ["Buffer", "Policy", "Source"]
     assert re.fullmatch(r"FIFO misses [0-9.]+ a step with 4,096 slots\.", said["Policy"])
     table = read_results([rows])[0].rows.assign(policy="belady")
-    assert lines(of_series(table, None))["Policy"].startswith("Only MIN was swept")
+    assert of_series(table)["Policy"].startswith("Only MIN was swept")
 
 
 @pytest.mark.parametrize(
@@ -157,15 +172,78 @@ def test_the_line_on_load_tells_where_it_pays(rates: list[float], said: str) -> 
     assert of_load([Result(Path("served.csv"), "serve", rows)], None).said == said
     assert of_load([], None).said == "Whether it pays at a load takes a plan or a serving run."
     plan = {"baseline_tokens_per_s": 650.0, "break_even": 32, "load": "256"}
-    assert of_load([], plan).said == (
-        "From 32 concurrent requests on HiSparse pays, below that it does not."
-    )
+    assert of_load([], plan).said == ("From 32 concurrent requests on HiSparse pays.")
+    tried = of_load([], plan | {"layout": "dp8-tp8", "decode_instances": 1})
+    assert tried.said == "From 32 concurrent requests on HiSparse pays (not at 24)."
+    two = of_load([], plan | {"layout": "dp8-tp8", "decode_instances": 2})
+    assert two.said == "From 32 concurrent requests on HiSparse pays (not at 16)."
     assert "at every load" in of_load([], plan | {"break_even": None}).said
+
+
+def test_a_verdict_tells_the_latencies_and_a_choice_its_rule() -> None:
+    best = {
+        "buffer": 4096, "ratio": 4, "tokens_per_s": 1404.8, "tpot_ms": 65.78, "ttft_s": 881.2,
+        "baseline_tpot_ms": 34.42, "baseline_ttft_s": 90.0, "break_even": None,
+    }  # fmt: skip
+    assert pays(best, 650.1, " at 256 concurrent requests") == (
+        "HiSparse pays at 256 concurrent requests: 1,405 tokens/s with 4,096 slots and a ratio of"
+        " 4, 2.2 times the 650 without it; a token takes 65.8 ms, without it 34.4 ms; the first one"
+        " comes after 15 min, without it 90.0 s (modelled)."
+    )
+    older = {name: value for name, value in best.items() if "baseline" not in name}
+    assert "takes" not in pays(older, 650.1, "")
+    assert "within 1 % of the most tokens/s" in of_plan(best).said
+
+
+def test_rates_from_another_trace_say_which(files: list[Path]) -> None:
+    """The misses behind a plan are of the demand of its model, not of what was swept."""
+    sweep, _, plan, _ = read_results(files)
+    other = {"trace": "glm-5.1@36864", "provenance": "synthetic", "trace_sha256": "94d9" * 16}
+    best = plan.rows["buffer"].eq(4096) & plan.rows["ratio"].eq(8)
+    elsewhere = plan.rows.assign(**other, miss_rate=best.map({True: 0.0873, False: 0.5}))
+    page = Page([sweep, Result(plan.path, "plan", elsewhere)], None)
+    source = lines(page.head.facts)["Source"]
+    assert source.startswith("Misses: small (trained-indexer), replayed: ")
+    assert source.endswith(
+        "Rates, load and verdict: the misses of glm-5.1@36864 (synthetic, fitted to published"
+        " figures of the model, 8.7 % misses at 4,096 slots)."
+    )
+    sources = page.sections[-1][2]
+    row = '>plan.json</td><td class="text">glm-5.1@36864</td><td class="text">synthetic</td>'
+    assert row in sources
+    assert "glm" not in lines(Page([sweep], None).head.facts)["Source"]
+    alone = lines(Page([Result(plan.path, "plan", elsewhere)], None).head.facts)["Source"]
+    assert "The misses are those of glm-5.1@36864 (synthetic" in alone
+
+
+def test_the_answer_follows_the_plan_and_every_choice(files: list[Path]) -> None:
+    """Tiles and lines at all buffers; at first that of the plan, whose requests are shown."""
+    sweep, _, plan, _ = read_results(files)
+    smaller = plan.rows.assign(best=plan.rows["buffer"].eq(3072) & plan.rows["ratio"].eq(4))
+    page = Page([sweep, Result(plan.path, "plan", smaller)], None)
+    assert page.shown == 3072
+    _, _, answer = page.sections[0]
+    assert "LRU, 3,072 slots" in answer
+    assert "LRU, 4,096 slots" not in answer
+    batch = smaller.loc[smaller["best"], "batch"].iloc[0]
+    assert (
+        f'Requests per rank <span class="kind">modelled</span></span><span class="value">{batch}<'
+        in answer
+    )
+    assert "3,072 slots, ratio 4" in answer
+    sums = totals(sweep.rows).set_index(["policy", "buffer"])["miss_rate"]
+    answers = page.embedded["answers"]
+    assert list(answers) == ["small|2048|lru", "small|3072|lru", "small|4096|lru"]
+    for size in (2048, 3072, 4096):
+        found = answers[f"small|{size}|lru"]
+        assert found["tiles"]["misses"][0] == f"{100 * sums['lru', size]:.1f} %"
+        assert f"{size:,} slots" in found["lines"]["Policy"]
+        assert f"{size:,} slots" in found["lines"]["Layers"]
 
 
 def test_the_first_screen_has_five_answers_and_what_each_figure_is(files: list[Path]) -> None:
     page = Page(read_results(files), None)
-    assert sorted(lines(page.facts)) == ["Buffer", "Layers", "Load", "Policy", "Source"]
+    assert sorted(lines(page.head.facts)) == ["Buffer", "Layers", "Load", "Policy", "Source"]
     _, _, answer = page.sections[0]
     assert re.findall(r'class="kind">(\w+)<', answer) == ["replayed"] * 2 + ["modelled"] * 3
     assert "4,096 slots with a ratio of 8" in answer  # alike in rate, less host memory
@@ -285,7 +363,8 @@ def test_a_sweep_of_78_layers_stays_small(tmp_path: Path) -> None:
     assert any("one point in" in note for note in notes)
     sweep = data.unpacked(embedded(page.read_text())["tables"]["sweep"])
     assert len(sweep["layer"]) == 78 * 7 * 8
-    assert sweep["misses"][0] == 6 * 1000 * 10 // 2
+    assert sweep["policy"][0] == "fifo"  # the engine's policy comes last
+    assert sweep["misses"][0] == 6 * 1000 * 11 // 2
     assert all(note in page.read_text() for note in notes)
 
 
@@ -307,6 +386,28 @@ def test_without_the_library_the_way_out_is_named(
 def test_charts_differ_without_colour() -> None:
     assert len({one.shape for one in palette.TABLE}) == len(palette.TABLE)
     assert len({one.marker for one in palette.TABLE}) == len(palette.TABLE)
+    for dashes in (vega.DASHES, DASHES):
+        assert len({str(dash) for dash in dashes}) == len(dashes) == 10
+
+
+def test_a_policy_has_one_mark_in_figures_and_in_the_report() -> None:
+    """By their corners, or by the name that both libraries have."""
+    markers = pytest.importorskip("matplotlib.markers")
+    named = {
+        "o": "circle", "s": "square", "^": "triangle-up", "v": "triangle-down", "D": "diamond",
+        "<": "triangle-left", ">": "triangle-right", "P": "cross",
+    }  # fmt: skip
+    for one in palette.TABLE:
+        if one.marker in named:
+            assert one.shape == named[one.marker]
+        else:
+            corners = markers.MarkerStyle(one.marker).get_path().vertices[:-1]
+            assert one.shape.count("L") + 1 == len(corners), one.marker
+
+
+def test_modes_of_serving_look_like_no_policy() -> None:
+    policies = palette.places([*STANDARD, "sieve", "slru", "two-q"]).values()
+    assert not set(palette.places(palette.MODES).values()) & set(policies)
 
 
 @pytest.fixture(scope="module")

@@ -180,6 +180,21 @@ def test_a_title_is_that_of_what_is_drawn(browser: Any, page: Path) -> None:
     assert "4,096 slots" in browser.execute_script(title)
     browser.execute_script(change.format("shown", 2048))
     assert "2,048 slots" in browser.execute_script(title)
+    text = "return document.querySelector('{}').textContent"
+    for part in ("[data-tile=misses] .small", "[data-line=Policy] dd", "[data-line=Layers] dd",
+                 "#layers summary"):  # fmt: skip
+        assert "2,048 slots" in browser.execute_script(text.format(part)), part
+    rows = read_rows(page.with_name("rows.parquet"))
+    own = totals(rows, ("layer", "policy", "buffer")).set_index(["buffer", "layer", "policy"])
+    cells = browser.execute_script(
+        "return [...document.querySelectorAll('#layer-table tbody tr')]"
+        ".map((row) => [...row.cells].map((one) => one.textContent))"
+    )
+    policies = list(dict.fromkeys(rows["policy"]))
+    for layer, *shown in cells:
+        ours = [own.loc[(2048, int(layer), name), "misses_per_step"] for name in policies]
+        assert [float(one) for one in shown] == pytest.approx(ours, abs=0.051)
+    assert len(cells) == 3
     browser.execute_script(change.format("first-layer", 9))
     label = "Misses per step by layer, a line per policy"
     assert browser.execute_script(title) == label

@@ -9,6 +9,7 @@ import hisparse_sim as hs
 from hisparse_sim.simulator.serving.missing import read_miss_curve
 from hisparse_sim.simulator.views.report import facts, findings
 from hisparse_sim.simulator.views.report.results import Result
+from hisparse_sim.simulator.views.report.series import Series
 from hisparse_sim.traces import TraceError
 
 
@@ -56,7 +57,11 @@ def test_a_bound_is_not_the_best_policy() -> None:
             "start": "staged",
         }
     )
-    (said,) = (one.said for one in facts.of_series(rows, None) if one.about == "Policy")
+    (said,) = (
+        one.said
+        for one in facts.of_choice(Series.of(rows), "lru", 8, True)
+        if one.about == "Policy"
+    )
     assert said == "LRU misses 2.0 a step with 8 slots, fewer than FIFO."
 
 

@@ -33,7 +33,7 @@ def report(
     """Write one HTML page of results: curves, policies, layers, cost, plan.
 
     RESULT: files that sweep, curve, plan, serve, reproduce and gpu bench wrote with -o (csv, json,
-    jsonl, parquet), in any number, at least one of them by sweep. The page works offline and can be
+    jsonl, parquet), and facts of mrc, in any number and mixture. The page works offline and can be
     sent by mail.
 
     \b

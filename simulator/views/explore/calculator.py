@@ -32,6 +32,7 @@ from hisparse_sim.traces import TraceError
 PROMPTS = (8192, 32_768, 65_536, 131_072)  # tokens
 CONCURRENCIES = (8, 16, 32, 64, 128, 256, 512)
 _OUTPUT = 8192  # tokens
+_LATENCIES = ("tpot_ms", "ttft_s")
 _TOP_K = 2048  # of a curve until the model is chosen
 
 
@@ -50,16 +51,26 @@ class Choice:
 class Calculator:
     """Answers from the misses of one result file (of sweep, or facts) at some buffers.
 
+    `least`: the miss rates of MIN by buffer, of rows that know it without its own.
     `options`: what may be chosen, by name of the fields of `Choice`. Raises TraceError for a file
     that cannot be read or holds several traces, and if no model can be priced with its top_k."""
 
-    def __init__(self, path: Path, policies: Sequence[str], buffers: Sequence[int]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        policies: Sequence[str],
+        buffers: Sequence[int],
+        least: Mapping[int, float] | None = None,
+    ) -> None:
+        self.least = dict(least or {})
         self.curves: dict[str, MissCurve] = {}
         for name in policies:
             name = "lru" if name == TEXTBOOK_LRU else name
             with suppress(ValueError):  # a policy of the user's, by a name that is none here
                 policy = get_policy(name)
                 self.curves[name] = read_miss_curve(path, policy.name, 1.0, _TOP_K)
+        if OPTIMUM in self.curves:
+            self.least |= self.curves[OPTIMUM].rates
         if not self.curves:
             raise TraceError(f"{path} has no rows of a policy that can be priced")
         known = profiles()
@@ -81,6 +92,16 @@ class Calculator:
 
     def _priced(self, name: str, sizes: Sequence[int]) -> bool:
         return load_model(name).top_k <= min(sizes)
+
+    @property
+    def note(self) -> str:
+        """What a choice leaves alone."""
+        curve = next(iter(self.curves.values()))
+        return (
+            f"The share of misses is that of {curve.origin.name}, as replayed, whatever the model,"
+            " the prompt and the load; of another prompt it would differ. The choice changes"
+            " memory, times and rates."
+        )
 
     @property
     def first(self) -> Choice:
@@ -126,13 +147,15 @@ class Calculator:
         time_us = float(swap_in_us(link, "sglang", 1, misses, choice.buffer, entry))
         tiles = [
             Tile("misses", "Misses", percent(rate, 1),
-                 f"{misses:,.1f} of {model.top_k:,} selected positions per step and layer",
+                 f"{misses:,.1f} of {model.top_k:,} selected positions per step and layer;"
+                 f" {named(choice.policy)}, {choice.buffer:,} slots",
                  "miss-ratio-card", "replayed"),
-            self._excess(choice, rate),
+            self._excess(choice, rate, model.top_k),
             Tile("moved", "Over the link",
                  f"{misses * entry * model.layers / 1e6:,.1f} MB",
-                 f"a token, all {model.layers} layers; {time_us * model.layers / 1000:,.1f} ms of"
-                 f" swap-in over {link.name}, one request",
+                 f"a token, all {model.layers} layers of {model.name};"
+                 f" {time_us * model.layers / 1000:,.1f} ms of swap-in over {link.name},"
+                 " one request",
                  "swap-in-card"),
         ]  # fmt: skip
         try:
@@ -143,24 +166,27 @@ class Calculator:
             "buffer": choice.buffer,
             "ratio": best.ratio,
             "tokens_per_s": served["tokens_per_s"],
+            **{name: served[name] for name in _LATENCIES},
+            **{f"baseline_{name}": base[name] for name in _LATENCIES},
         }
         verdict = pays(even, base["tokens_per_s"], f" at {choice.concurrency} concurrent requests")
         gain = served["tokens_per_s"] / base["tokens_per_s"] if base["tokens_per_s"] else 0.0
         tiles += [
-            Tile("requests", "Requests per GPU", f"{resident[0]:,}",
-                 f"ratio {best.ratio}, limited by {resident[1]}", "memory"),
+            Tile("requests", "Requests per rank", f"{resident[0]:,}",
+                 f"of {choice.prompt + _OUTPUT:,} tokens, ratio {best.ratio}, limited by"
+                 f" {resident[1]}", "memory"),
             Tile("rate", "Tokens per second", f"{served['tokens_per_s']:,.0f}",
                  f"{gain:.1f} times the {base['tokens_per_s']:,.0f} without HiSparse;"
                  f" {served['tpot_p50_ms']:,.1f} ms per token", "plan"),
         ]  # fmt: skip
         return {"verdict": verdict, "tiles": [asdict(tile) for tile in tiles]}
 
-    def _excess(self, choice: Choice, rate: float) -> Tile:
-        least = self.curves[OPTIMUM].rates.get(choice.buffer) if OPTIMUM in self.curves else None
+    def _excess(self, choice: Choice, rate: float, top_k: int) -> Tile:
+        least = self.least.get(choice.buffer)
         value, note = "-", "MIN was not swept at this buffer"
         if least:
             value = f"+{percent(rate / least - 1)}"
-            note = f"no policy can miss fewer than {percent(least, 1)}"
+            note = f"no policy can miss fewer than {least * top_k:,.1f} a step"
         return Tile("excess", "Over MIN", value, note, "dots-card", "replayed")
 
     def _served(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hisparse_sim.simulator.mrc.facts import is_facts
+from hisparse_sim.simulator.mrc.names import TEXTBOOK_LRU
 from hisparse_sim.simulator.views.explore.calculator import Calculator, Choice
 from hisparse_sim.simulator.views.palette import named
 from hisparse_sim.simulator.views.report.answer import Tile, tiles_html
@@ -61,14 +62,19 @@ def _page(paths: Sequence[Path]) -> tuple[Page, Calculator]:
     path = swept[0].path
     if not is_facts(path) and len(page.traces) > 1:
         raise TraceError(f"{path} holds several traces: explore one at a time")
-    return page, Calculator(path, page.policies, page.sizes)
+    known = page.first[page.first["excess_over_min"].notna()]
+    least = known["miss_rate"] / (1 + known["excess_over_min"])
+    return page, Calculator(
+        path, page.policies, page.sizes, dict(zip(known["buffer"], least, strict=True))
+    )
 
 
 def _whole(page: Page, calculator: Calculator, choice: Choice, title: str | None, live: Any) -> str:
     found = calculator.answer(choice)
     tiles = tiles_html([Tile(**tile) for tile in found["tiles"]])
     verdict = f'<p class="verdict" aria-live="polite">{escape(found["verdict"])}</p>'
-    page.sections[0] = (*page.sections[0][:2], page.answered(verdict + tiles, ("Buffer", "Load")))
+    text = page.head.with_lines(verdict + tiles, ("Buffer", "Load"))
+    page.sections[0] = (*page.sections[0][:2], text)
     selects = "".join(
         f'<label>{_LABELS[name]} <select name="{name}">'
         + "".join(
@@ -82,8 +88,17 @@ def _whole(page: Page, calculator: Calculator, choice: Choice, title: str | None
     )
     panel = (
         f'<form id="controls" aria-label="The deployment" onsubmit="return false">{selects}</form>'
+        f'<p class="note">{escape(calculator.note)}</p>'
     )
+    answers = page.head.by_choice(page.policies)
+    page.embedded["answers"] = {_as_priced(key): of for key, of in answers.items()}
     return whole(page, title or f"HiSparse calculator: {page.traces[0]}", panel, live)
+
+
+def _as_priced(key: str) -> str:
+    """Return the key of an answer by the name that the calculator has for its policy."""
+    series, policy = key.rsplit("|", 1)
+    return f"{series}|{'lru' if policy == TEXTBOOK_LRU else policy}"
 
 
 def _shown(name: str, value: Any) -> str:

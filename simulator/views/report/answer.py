@@ -14,6 +14,7 @@ from hisparse_sim.simulator.views.palette import OPTIMUM, named
 from hisparse_sim.simulator.views.report import data, findings, titles
 from hisparse_sim.simulator.views.report.pieces import percent, unbroken
 from hisparse_sim.simulator.views.report.results import Result
+from hisparse_sim.simulator.views.report.series import Series
 
 
 @dataclass(frozen=True)
@@ -39,12 +40,14 @@ def tiles_html(tiles: Sequence[Tile]) -> str:
     return f'<div class="tiles">{every}</div>'
 
 
-def of_series(rows: pd.DataFrame, times: data.Times | None) -> list[Tile]:
-    """Return the tiles of one trace: misses, excess, bytes and time, requests.
+def of_choice(
+    series: Series, times: data.Times | None, policy: str, buffer: int, planned: bool
+) -> list[Tile]:
+    """Return the tiles of one trace that follow the chosen policy and buffer: misses, excess, bytes
+    and time, requests.
 
-    `rows`: of one trace. `times`: of all traces, None without tokens."""
-    sums = totals(rows)
-    policy, buffer = findings.focus(sums)
+    `times`: of all traces, None without tokens. `planned`: a plan tells the requests."""
+    rows, sums = series.rows, series.sums
     own = sums[(sums["policy"] == policy) & (sums["buffer"] == buffer)].iloc[0].to_dict()
     at = f"{named(policy)}, {buffer:,} slots"
     found = [
@@ -72,7 +75,7 @@ def of_series(rows: pd.DataFrame, times: data.Times | None) -> list[Tile]:
         )
     if times is not None and not blocks_of(rows):
         found += _moved(rows, own["misses_per_step"], times, policy, buffer)
-        found += _fits(rows, buffer)
+        found += [] if planned else _fits(rows, buffer)
     return found
 
 
@@ -115,21 +118,31 @@ def _fits(rows: pd.DataFrame, buffer: int) -> list[Tile]:
     best = fits.sort_values("requests_per_gpu", ascending=False, kind="stable").iloc[0]
     limit = f", limited by {best['limit']}" if isinstance(best.get("limit"), str) else ""
     ratio = best.get("host_to_device_ratio")
-    note = (f"ratio {ratio:.0f}" if pd.notna(ratio) else "") + limit
+    tokens = best.get("request_tokens")
+    told = [f"of {tokens:,.0f} tokens"] if pd.notna(tokens) else []
+    told += [f"ratio {ratio:.0f}"] if pd.notna(ratio) else []
     return [
-        Tile("requests", "Requests per GPU", f"{best['requests_per_gpu']:,.0f}",
-             note.removeprefix(", "), "memory")
+        Tile("requests", "Requests per rank", f"{best['requests_per_gpu']:,.0f}",
+             (", ".join(told) + limit).removeprefix(", "), "memory")
     ]  # fmt: skip
 
 
-def of_plan(best: Mapping[str, Any]) -> Tile:
-    """Return the tile of a plan: its rate, and that without HiSparse."""
-    note = f"{best['buffer']:,.0f} slots, ratio {best['ratio']:.0f}"
+def of_plan(best: Mapping[str, Any], parameters: Mapping[str, Any]) -> list[Tile]:
+    """Return the tiles of a plan: its requests, its rate, and that without HiSparse."""
+    lengths = [parameters.get(name) for name in ("prompt", "output_len")]
+    known = [one for one in lengths if isinstance(one, int)]
+    tokens = f"of {sum(known):,} tokens, " if len(known) == len(lengths) else ""
+    pair = f"{best['buffer']:,.0f} slots, ratio {best['ratio']:.0f}"
+    limit = f", limited by {best['limit']}" if isinstance(best.get("limit"), str) else ""
+    fits = Tile("requests", "Requests per rank", f"{best['batch']:,.0f}",
+                f"on average, {tokens}{pair}{limit}", "plan")  # fmt: skip
+    note = pair
     base = best.get("baseline_tokens_per_s")
     if base is not None and pd.notna(base) and base > 0:
         note += f"; {best['tokens_per_s'] / base:.1f} times the {base:,.0f} without HiSparse"
-    return Tile("rate", "Tokens per second", f"{best['tokens_per_s']:,.0f}",
+    rate = Tile("rate", "Tokens per second", f"{best['tokens_per_s']:,.0f}",
                 note, "plan")  # fmt: skip
+    return [fits, rate]
 
 
 def of_served(served: pd.DataFrame) -> list[Tile]:
@@ -177,7 +190,7 @@ def of_published(rows: pd.DataFrame) -> list[Tile]:
     return [Tile(*one, "published") for one in tiles]
 
 
-def verdict(results: Sequence[Result], rows: pd.DataFrame) -> str:
+def verdict(results: Sequence[Result], rows: pd.DataFrame, planned: int | None = None) -> str:
     """Return whether HiSparse pays, and from which load on, as far as the results tell."""
     for plan in findings.plans_of(results):
         if (best := findings.choose_plan(plan.rows)) is not None:
@@ -195,7 +208,7 @@ def verdict(results: Sequence[Result], rows: pd.DataFrame) -> str:
     if rows["trace"].nunique() > 1:
         return ""
     sums = totals(rows)
-    return titles.miss_ratio(sums, *findings.focus(sums)) + "."
+    return titles.miss_ratio(sums, *findings.focus(sums, planned)) + "."
 
 
 def pays(best: Mapping[str, Any], base: float, load: str) -> str:
@@ -209,7 +222,23 @@ def pays(best: Mapping[str, Any], base: float, load: str) -> str:
         )
     times = f", {rate / base:.1f} times the {base:,.0f} without it" if base > 0 else ""
     said = f"HiSparse pays{load}: {rate:,.0f} tokens/s with {with_it}{times}"
+    said += _price(best, "tpot_ms", "a token takes")
+    said += _price(best, "ttft_s", "the first one comes after")
     even = best.get("break_even")
     if even is not None and pd.notna(even):
-        said += f"; it is ahead from {even:,.0f} concurrent requests on"
+        said += f"; it is ahead from {even:,.0f} concurrent requests on{findings.behind(best)}"
     return said + " (modelled)."
+
+
+def _price(best: Mapping[str, Any], of: str, what: str) -> str:
+    """Say what a latency of a plan's best pair is, and without HiSparse; empty if not known."""
+    ours, theirs = best.get(of), best.get(f"baseline_{of}")
+    if ours is None or theirs is None or pd.isna(ours) or pd.isna(theirs):
+        return ""
+    return f"; {what} {_spoken(ours, of)}, without it {_spoken(theirs, of)}"
+
+
+def _spoken(value: float, of: str) -> str:
+    if of == "tpot_ms":
+        return f"{value:,.1f} ms"
+    return f"{value / 60:,.0f} min" if value >= 120 else f"{value:,.1f} s"

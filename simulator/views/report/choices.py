@@ -13,19 +13,11 @@ def bar(
     traces: Sequence[str],
     layers: Sequence[int],
     shown: int | None,
-    modes: Sequence[str],
 ) -> str:
     """Return the form; empty if it has nothing to say. `shown`: the chosen buffer; None: no chart
-    is of one buffer. `modes`: of serving runs."""
-    serving = _fields(
-        "Serving",
-        [
-            f'<span class="entry" data-legend="mode">{policy_swatch(place)}{escape(name)}</span>'
-            for name, place in places(modes).items()
-        ],
-    )
+    is of one buffer."""
     if not policies:
-        return _form(serving) if modes else ""
+        return ""
     found = _fields(
         "Policies",
         [
@@ -34,16 +26,12 @@ def bar(
             for name, place in places(policies).items()
         ],
     )  # fmt: skip
-    found += (
-        serving * bool(modes)
-        + '<div class="more">'
-        + _fields(
-            "Buffers",
-            [
-                _tick("checkbox", "buffer", str(size), f"{buffer_swatch(number)}{size:,}", True)
-                for number, size in enumerate(sizes)
-            ],
-        )
+    found += '<div class="more">' + _fields(
+        "Buffers",
+        [
+            _tick("checkbox", "buffer", str(size), f"{buffer_swatch(number)}{size:,}", True)
+            for number, size in enumerate(sizes)
+        ],
     )
     if shown is not None and len(sizes) > 1:
         listed = "".join(

@@ -19,6 +19,7 @@ def section(
     policies: Sequence[str],
     shared: Sequence[Spec],
     drawn: Drawn,
+    planned: int | None = None,
 ) -> str:
     """Return the swap-in times and what fits into memory for the joined rows `swept`.
 
@@ -40,7 +41,7 @@ def section(
         charts.swap_in(
             policies, sorted(times.table["buffer"].unique().tolist()), times.title, [*shared, batch]
         ),
-        _titles(times),
+        _titles(times, planned),
         f"{times.title} by buffer size, a line per policy",
         times.source,
         ["trace", "policy", "buffer", "batch", "time"],
@@ -51,11 +52,11 @@ def section(
     return text + f'<div class="card" id="memory"><h3>{_fitting(rows)}</h3>{_memory(rows)}</div>'
 
 
-def _titles(times: data.Times) -> dict[str, str]:
+def _titles(times: data.Times, planned: int | None) -> dict[str, str]:
     """Return the title of every choice, that of the first one first."""
     found = {}
     for trace, own in times.table.groupby("trace", sort=False):
-        policy, buffer = findings.focus(own)
+        policy, buffer = findings.focus(own, planned)
         sizes = own.loc[own["policy"] == policy, "buffer"].unique()
         for size in sorted(sizes, key=lambda size: size != buffer):
             for batch in sorted(times.batches, key=lambda batch: batch != times.chosen):
@@ -71,7 +72,7 @@ def _fitting(rows: pd.DataFrame) -> str:
     known = rows.dropna(subset=["requests_per_gpu"])
     low, high = known["requests_per_gpu"].min(), known["requests_per_gpu"].max()
     few = f"{low:,.0f}" if low == high else f"{low:,.0f} to {high:,.0f}"
-    return f"{few} requests fit on a GPU"
+    return f"{few} requests fit on a rank"
 
 
 def _memory(rows: pd.DataFrame) -> str:
@@ -85,7 +86,7 @@ def _memory(rows: pd.DataFrame) -> str:
         **{name: (heading, show) for name, (heading, _, show) in _SETTING.items()},
         "buffer": ("slots", count),
         "host_to_device_ratio": ("ratio", count),
-        "requests_per_gpu": ("requests", count),
+        "requests_per_gpu": ("requests per rank", count),
         "hot_buffer_bytes": ("MiB each", _scaled(2**20, 0)),
         "limit": ("limited by", str),
     }

@@ -15,6 +15,7 @@ from hisparse_sim.simulator.views.palette import OPTIMUM, named
 from hisparse_sim.simulator.views.report import data, findings, titles
 from hisparse_sim.simulator.views.report.pieces import listed, percent, unbroken
 from hisparse_sim.simulator.views.report.results import Result
+from hisparse_sim.simulator.views.report.series import Series
 
 _ORDER = ("Buffer", "Policy", "Layers", "Load", "Source")
 _KINDS = {
@@ -38,37 +39,54 @@ class Fact(NamedTuple):
 
 def html(facts: Sequence[Fact]) -> str:
     lines = "".join(
-        f'<div><dt><a href="#{one.href}">{one.about}</a></dt><dd>{unbroken(one.said)}</dd></div>'
+        f'<div data-line="{one.about}"><dt><a href="#{one.href}">{one.about}</a></dt>'
+        f"<dd>{unbroken(one.said)}</dd></div>"
         for one in sorted(facts, key=lambda one: _ORDER.index(one.about))
     )
     return f'<dl class="facts">{lines}</dl>'
 
 
-def of_series(rows: pd.DataFrame, best: Mapping[str, Any] | None) -> list[Fact]:
-    """Return the lines about one trace. `best`: what a plan recommends."""
-    sums = totals(rows)
-    policy, buffer = findings.focus(sums)
-    found = [Fact("Buffer", _buffer(rows, sums), "miss-ratio-card")] if best is None else []
-    found.append(Fact("Policy", _policy(sums, policy, buffer), "policies"))
-    if rows["layer"].notna().any():
-        layers = totals(rows, ("layer", "policy", "buffer"))
-        found.append(Fact("Layers", titles.layers(layers, policy, buffer) + ".", "layers"))
+def of_choice(series: Series, policy: str, buffer: int, planned: bool) -> list[Fact]:
+    """Return the lines about one trace that follow the chosen policy and buffer. `planned`: a plan
+    tells the buffer."""
+    found = [] if planned else [Fact("Buffer", _buffer(series, policy, buffer), "miss-ratio-card")]
+    found.append(Fact("Policy", _policy(series.sums, policy, buffer), "policies"))
+    if series.layers is not None:
+        said = titles.layers(series.layers, policy, buffer)
+        found.append(Fact("Layers", said + ".", "layers"))
+    return found
+
+
+def of_source(rows: pd.DataFrame, rates: str = "") -> Fact:
+    """Return the line on the origin of one trace. `rates`: that of the misses behind plans and
+    serving runs, if it is another."""
     steps = int(totals(rows, ("policy", "buffer"))["steps"].max())
     kinds = ", ".join(dict.fromkeys(map(str, rows["provenance"])))
-    source = (
-        f"{rows['trace'].iloc[0]} ({kinds}), replayed: {steps:,} pairs of layer and step,"
-        f" {findings.covered(rows)}."
-    )
+    source = f"{rows['trace'].iloc[0]} ({kinds}), replayed: {_size(rows, steps)}"
+    source = f"{source}, {findings.covered(rows)}."
+    if rates:
+        source = f"Misses: {source} Rates, load and verdict: the misses of {rates}."
     if blocks := blocks_of(rows):
         source += f" Positions and slots are {blocks}: no cost is computed."
-    return [*found, Fact("Source", source, "provenance")]
+    return Fact("Source", source, "provenance")
+
+
+def _size(rows: pd.DataFrame, steps: int) -> str:
+    """Return "6 layers x 512 steps", of one policy and buffer; of layers with steps of their own
+    the sum."""
+    layers = rows["layer"].nunique()
+    if layers and steps % layers == 0:
+        return f"{layers:,} layer{'s' * (layers > 1)} x {steps // layers:,} steps"
+    return f"{steps:,} steps, summed over layers"
 
 
 def of_plan(best: Mapping[str, Any]) -> Fact:
     return Fact(
         "Buffer",
-        f"{best['buffer']:,.0f} slots with a ratio of {best['ratio']:.0f}, the best of the plan:"
-        f" {best['tokens_per_s']:,.0f} tokens/s at {best['tpot_ms']:.1f} ms per token.",
+        f"{best['buffer']:,.0f} slots with a ratio of {best['ratio']:.0f}, the plan's choice: of"
+        " all within 1 % of the most tokens/s that meet the targets, the one that pins the least"
+        " host memory"
+        f" ({best['tokens_per_s']:,.0f} tokens/s, {best['tpot_ms']:.1f} ms per token).",
         "plan",
     )
 
@@ -88,17 +106,18 @@ def of_load(results: Sequence[Result], best: Mapping[str, Any] | None) -> Fact:
     even = best.get("break_even")
     if even is None or pd.isna(even):
         return Fact("Load", findings.worth(dict(best)).strip(), "plan")
-    said = f"From {even:,.0f} concurrent requests on HiSparse pays, below that it does not."
+    said = f"From {even:,.0f} concurrent requests on HiSparse pays{findings.behind(best)}."
     return Fact("Load", said, "plan")
 
 
-def of_files(results: Sequence[Result]) -> Fact:
-    """Return where figures come from that are not of a sweep."""
+def of_files(results: Sequence[Result], rates: str) -> Fact:
+    """Return where figures come from that are not of a sweep; `rates`: their misses."""
     told = []
     for result in results:
         load = findings.load(result.parameters)
         told.append(f"{result.path.name}: {_KINDS[result.kind]}" + f" for {load}" * bool(load))
-    return Fact("Source", "; ".join(dict.fromkeys(told)) + ".", "provenance")
+    said = "; ".join(dict.fromkeys(told)) + f". The misses are those of {rates}" * bool(rates) + "."
+    return Fact("Source", said, "provenance")
 
 
 def _paying(gains: "pd.Series[float]") -> str:
@@ -116,9 +135,9 @@ def _paying(gains: "pd.Series[float]") -> str:
     return text[:1].upper() + text[1:] + "."
 
 
-def _buffer(rows: pd.DataFrame, sums: pd.DataFrame) -> str:
+def _buffer(series: Series, policy: str, buffer: int) -> str:
     """Say what the chosen buffer, the next smaller and the next larger cost."""
-    policy, buffer = findings.focus(sums)
+    rows, sums = series.rows, series.sums
     own: dict[Any, float] = (
         sums[sums["policy"] == policy].set_index("buffer")["miss_rate"].to_dict()
     )
@@ -131,7 +150,7 @@ def _buffer(rows: pd.DataFrame, sums: pd.DataFrame) -> str:
     )
 
     def costs(size: int) -> str:
-        runs = f", {fits[size]:,.0f} requests fit a GPU" if size in fits else ""
+        runs = f", {fits[size]:,.0f} requests fit a rank" if size in fits else ""
         return f"{size:,} slots: {percent(own[size], 1)} misses{runs}"
 
     near = [costs(size) for size in (*sizes[at + 1 : at + 2], *sizes[max(0, at - 1) : at])]
@@ -153,6 +172,12 @@ def _policy(sums: pd.DataFrame, policy: str, buffer: int) -> str:
     if not misses:
         return f"Only {named(policy)} was swept, which no policy can do better than."
     best = min(misses, key=lambda name: misses[name])
+    if policy not in misses:
+        least = float(at["misses_per_step"].to_dict()[policy])
+        return (
+            f"{named(policy)} misses {least:,.1f} a step with {buffer:,} slots; {named(best)}"
+            f" misses {misses[best]:,.1f}."
+        )
     said = f"{named(policy)} misses {misses[policy]:,.1f} a step with {buffer:,} slots"
     if len(misses) > 1:
         whom = listed([named(name) for name in misses if name != policy])

@@ -9,8 +9,10 @@ import pandas as pd
 from hisparse_sim.simulator.mrc.names import COMPULSORY
 from hisparse_sim.simulator.replay.coverage import ALL, SELECTED
 from hisparse_sim.simulator.replay.joining import FILE, selected
+from hisparse_sim.simulator.serving.worth import below_break_even
 from hisparse_sim.simulator.views.palette import OPTIMUM
 from hisparse_sim.simulator.views.report.data import Profiles, model_called
+from hisparse_sim.simulator.views.report.pieces import listed, percent
 from hisparse_sim.simulator.views.report.redo import command as command
 from hisparse_sim.simulator.views.report.results import Result, rows_of
 from hisparse_sim.traces import TraceError
@@ -19,14 +21,16 @@ ENGINE_POLICY = "lru"
 ENGINE_BUFFER = 4096  # the engine's default at a top-k of 2048
 
 
-def focus(sums: pd.DataFrame) -> tuple[str, int]:
-    """Return the policy and the buffer of the answer: those of the engine, if swept."""
+def focus(sums: pd.DataFrame, planned: int | None = None) -> tuple[str, int]:
+    """Return the policy and the buffer of the answer: those of the engine, or the buffer that is
+    planned, if swept."""
     policies, sizes = list(sums["policy"]), sorted(sums["buffer"].unique())
     online = [name for name in policies if name not in (OPTIMUM, COMPULSORY)] or policies
     policy = ENGINE_POLICY if ENGINE_POLICY in online else online[0]
     own = sorted(sums[sums["policy"] == policy]["buffer"])
     sizes = own or sizes
-    return policy, int(ENGINE_BUFFER if ENGINE_BUFFER in sizes else sizes[len(sizes) // 2])
+    wanted = (size for size in (planned, ENGINE_BUFFER) if size in sizes)
+    return policy, int(next(wanted, sizes[len(sizes) // 2]))
 
 
 def plans_of(results: Sequence[Result]) -> list[Result]:
@@ -38,6 +42,14 @@ def plans_of(results: Sequence[Result]) -> list[Result]:
             of = result.rows.reindex(columns=["trace", "trace_sha256"]).iloc[0].astype(str)
             plans.setdefault(json.dumps([result.parameters, *of], sort_keys=True), result)
     return list(plans.values())
+
+
+def planned(results: Sequence[Result]) -> tuple[Result | None, dict[str, Any] | None]:
+    """Return the first plan that recommends something, and what."""
+    for plan in plans_of(results):
+        if (best := choose_plan(plan.rows)) is not None:
+            return plan, best
+    return None, None
 
 
 def runs_of(results: Sequence[Result]) -> list[tuple[list[Result], pd.DataFrame]]:
@@ -118,13 +130,39 @@ def averaged(curve: pd.DataFrame) -> str:
 
 def elsewhere(result: Result, rows: pd.DataFrame) -> str:
     """Return a sentence if a plan or a run has its misses from a trace that was not swept."""
-    of = result.rows.iloc[0]
-    digest, name = of.get("trace_sha256"), of.get("trace")
-    if not isinstance(digest, str) or not digest or "trace_sha256" not in rows:
+    if (of := foreign(result, rows)) is None:
         return ""
-    if digest in set(rows["trace_sha256"].dropna()):
-        return ""
-    return f" Its misses are those of another trace, {name} (sha256 {digest[:8]})."
+    return f" Its misses are those of another trace, {of['trace']} ({_kind(of)})."
+
+
+def foreign(result: Result, rows: pd.DataFrame) -> dict[str, Any] | None:
+    """Return trace, provenance and digest of the misses of a plan or a run if they are not those of
+    the swept `rows`."""
+    first = result.rows.reindex(columns=["trace", "provenance", "trace_sha256"]).iloc[0]
+    of: dict[str, Any] = first.fillna("").to_dict()
+    swept = set(rows["trace_sha256"].dropna()) if "trace_sha256" in rows else set()
+    return of if of["trace_sha256"] and of["trace_sha256"] not in swept else None
+
+
+def rates_of(results: Sequence[Result], rows: pd.DataFrame) -> str:
+    """Return where the misses behind plans and runs come from, if not from the swept `rows`."""
+    said: dict[str, str] = {}  # by trace
+    for result in results:
+        if result.kind not in ("plan", "serve") or (of := foreign(result, rows)) is None:
+            continue
+        best = choose_plan(result.rows) if result.kind == "plan" else None
+        rate = best.get("miss_rate") if best else None
+        at = f", {percent(rate, 1)} misses at {best['buffer']:,.0f} slots" if best and rate else ""
+        said.setdefault(of["trace"], f"{of['trace']} ({_kind(of)}{at})")
+    return listed([*said.values()]) if said else ""
+
+
+def _kind(of: Mapping[str, Any]) -> str:
+    """Return the provenance of misses; a name with an @ is that of the demand of a model."""
+    kind = str(of["provenance"] or "provenance not told")
+    if "@" in str(of["trace"]):
+        return f"{kind}, fitted to published figures of the model"
+    return f"{kind}, sha256 {of['trace_sha256'][:8]}"
 
 
 def choose_plan(plans: pd.DataFrame) -> dict[str, Any] | None:
@@ -145,6 +183,12 @@ def choose_plan(plans: pd.DataFrame) -> dict[str, Any] | None:
     return found
 
 
+def behind(plan: Mapping[str, Any]) -> str:
+    """Return in brackets the load below the break-even at which HiSparse is not ahead."""
+    below = below_break_even(plan)
+    return f" (not at {below:,})" if below else ""
+
+
 def worth(plan: dict[str, Any]) -> str:
     """Compare the chosen plan with serving without HiSparse; empty for older files."""
     base = plan.get("baseline_tokens_per_s")
@@ -155,7 +199,8 @@ def worth(plan: dict[str, Any]) -> str:
         return said + "."  # of an open loop; there is no concurrency to be ahead from
     if pd.isna(plan["break_even"]):
         return said + "; HiSparse is slower at every load up to this one."
-    return said + f"; HiSparse is faster from {plan['break_even']:,.0f} concurrent requests on."
+    on = f"{plan['break_even']:,.0f} concurrent requests on{behind(plan)}"
+    return f"{said}; HiSparse is faster from {on}."
 
 
 def flags(plan: dict[str, Any], parameters: dict[str, Any], profiles: Profiles = None) -> str:

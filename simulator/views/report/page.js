@@ -1,5 +1,6 @@
 // Draws the charts, and hands what the reader chooses to all of them.
 const page = JSON.parse(document.getElementById("data").textContent);
+const controls = document.getElementById("controls"); // of explore
 const views = new Map(); // id of a chart -> its Vega view
 const PRINTED = { width: 300, height: 170 }; // px of a chart on A4, two in a row
 
@@ -47,8 +48,48 @@ function retitle({ traces, batch, shown = page.signals.shown }) {
   }
 }
 
+// Tiles, lines and the table by layer follow the chosen buffer, and where there are controls the
+// policy; there the tiles come with the verdict.
+function follow({ traces, shown = page.signals.shown }) {
+  const policy = controls?.elements.policy.value ?? page.policy;
+  const [any] = Object.values(page.answers);
+  for (const block of document.querySelectorAll("[data-trace]")) {
+    const found = page.answers[`${block.dataset.trace}|${shown}|${policy}`];
+    for (const name of controls ? [] : Object.keys(any.tiles)) {
+      const tile = block.querySelector(`[data-tile="${name}"]`);
+      if (tile) write(tile, ...(found?.tiles[name] ?? ["-", "not swept"]));
+    }
+    for (const name of Object.keys(any.lines)) {
+      const line = block.querySelector(`[data-line="${name}"] dd`);
+      if (line) line.textContent = found?.lines[name].replaceAll(" %", "\u00a0%") ?? "Not swept.";
+    }
+  }
+  const table = document.getElementById("layer-table");
+  if (!table) return;
+  const rates = new Map(
+    datasets.sweep
+      .filter((row) => row.buffer === shown && row.layer !== null)
+      .map((row) => [`${row.trace}|${row.layer}|${row.policy}`, row.misses / row.steps]),
+  );
+  table.parentElement.querySelector("summary").textContent = `In a table (${shown.toLocaleString("en")} slots)`;
+  for (const row of table.querySelectorAll("tbody tr")) {
+    const cells = [...row.cells].map((cell) => cell.textContent);
+    const named = row.cells.length - page.signals.policies.length; // trace, if there are several, and layer
+    const of = named > 1 ? cells.slice(0, named).join("|") : `${traces[0]}|${cells[0]}`;
+    page.signals.policies.forEach((policy, at) => {
+      const rate = rates.get(`${of}|${policy}`);
+      row.cells[named + at].textContent = rate?.toLocaleString("en", { minimumFractionDigits: 1, maximumFractionDigits: 1 }) ?? "-";
+    });
+  }
+}
+function write(tile, value, note) {
+  tile.querySelector(".value").textContent = value.replaceAll(" %", "\u00a0%");
+  tile.querySelector(".small").textContent = note.replaceAll(" %", "\u00a0%");
+}
+
 function set(chosen) {
   if (chosen.traces) retitle(chosen);
+  if (chosen.traces && Object.keys(page.answers).length) follow(chosen);
   for (const [id, view] of views) {
     const known = new Set(page.charts[id].params.map((parameter) => parameter.name));
     const named = Object.entries(chosen).filter(([name]) => known.has(name));
@@ -97,7 +138,8 @@ async function svgOf(id) {
   const entries = [];
   let [x, y] = [8, LINE + 8];
   for (const name of page.charts[id].usermeta.legend) {
-    for (const entry of document.querySelectorAll(`#choices [data-legend=${name}]:not(:has(input:not(:checked)))`)) {
+    const whole = `[data-legend=${name}]:not(:has(input:not(:checked)))`;
+    for (const entry of document.querySelectorAll(`#choices ${whole}, #${id}-card ${whole}`)) {
       const room = 26 + 9 * entry.textContent.length + 24;
       if (x > 8 && x + room > width) [x, y] = [8, y + LINE];
       const swatch = entry.querySelector("svg");
@@ -185,7 +227,6 @@ document.addEventListener("click", async (event) => {
 });
 
 // Live controls: the answer of a choice comes from the server of this page, or is held by it.
-const controls = document.getElementById("controls");
 const token = new URLSearchParams(location.search).get("token");
 let asked = 0;
 async function answerOf(values) {
@@ -211,15 +252,12 @@ async function answer() {
   const of = new Map(found.tiles.map((tile) => [tile.name, tile]));
   for (const tile of document.querySelectorAll(".tiles .tile")) {
     const { value, note } = of.get(tile.dataset.tile) ?? { value: "-", note: "" };
-    tile.querySelector(".value").textContent = value;
-    tile.querySelector(".small").textContent = note;
+    write(tile, value, note);
   }
   const shown = document.getElementById("shown");
   const buffer = values.find(([name]) => name === "buffer")[1];
-  if (shown && [...shown.options].some((one) => one.value === buffer)) {
-    shown.value = buffer;
-    set(choices());
-  }
+  if (shown && [...shown.options].some((one) => one.value === buffer)) shown.value = buffer;
+  set(choices());
 }
 controls?.addEventListener("change", answer);
 

@@ -1,7 +1,7 @@
 """Assembles a report: sections of text, tables and charts."""
 
-from collections.abc import Callable, Mapping, Sequence
-from html import escape
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import pandas as pd
@@ -10,12 +10,10 @@ from hisparse_sim.simulator.replay.joining import joined, joined_curves
 from hisparse_sim.simulator.replay.totals import totals
 from hisparse_sim.simulator.views import palette
 from hisparse_sim.simulator.views.report import (
-    answer,
     charts,
     choices,
     costs,
     data,
-    facts,
     findings,
     measured,
     plans,
@@ -23,6 +21,7 @@ from hisparse_sim.simulator.views.report import (
     titles,
 )
 from hisparse_sim.simulator.views.report.drawing import Drawn
+from hisparse_sim.simulator.views.report.head import Head
 from hisparse_sim.simulator.views.report.pieces import (
     Cells,
     count,
@@ -31,9 +30,9 @@ from hisparse_sim.simulator.views.report.pieces import (
     more,
     table,
     tenths,
-    unbroken,
 )
 from hisparse_sim.simulator.views.report.results import Result, rows_of
+from hisparse_sim.simulator.views.report.series import Series
 from hisparse_sim.simulator.views.report.vega import HEIGHT, Spec
 
 _FIGURES = ["policy", "buffer", "miss_percent", "per_step", "excess_over_min"]  # of a CSV
@@ -54,11 +53,16 @@ class Page:
         self.policies = list(dict.fromkeys(both["policy"]))
         self.sizes = sorted({int(size) for size in both["buffer"]})
         self.layers: list[int] = []
+        self.policy = ""
         self.shown: int | None = None
         self.traces: list[str] = []
         self.times: data.Times | None = None
+        _, best = findings.planned(results)
+        self.planned = int(best["buffer"]) if best else None
+        self.series: dict[str, Series] = {}
         if not self.rows.empty:
             self._sum_up()
+        self.head = Head(results, self.rows, self.series, self.times)
         signals = {
             "policies": self.policies,
             "buffers": self.sizes,
@@ -70,7 +74,7 @@ class Page:
         self.shared: list[Spec] = [
             {"name": name, "value": value} for name, value in signals.items()
         ]
-        self.sections = [("answer", "The answer", self._answer()), *self._of_misses()]
+        self.sections = [("answer", "The answer", self.head.text), *self._of_misses()]
         planned = plans.section(results, self.rows, self.drawn, profiles)
         if planned:
             of = findings.runs_of(results), findings.plans_of(results)
@@ -81,16 +85,15 @@ class Page:
             ("provenance", "Sources, and how to repeat this",
              redo.section(results, self.rows, self.notes))
         )  # fmt: skip
-        modes = [name for _, rows in findings.runs_of(results) for name in rows["mode"]]
-        self.legend = choices.bar(
-            self.policies, self.sizes, self.traces, self.layers, self.shown, [*dict.fromkeys(modes)]
-        )
+        self.legend = choices.bar(self.policies, self.sizes, self.traces, self.layers, self.shown)
         self.embedded = {
             "tables": {name: data.packed(one) for name, one in self.drawn.tables.items()},
             "charts": self.drawn.charts,
             "titles": self.drawn.titles,
             "height": HEIGHT,
             "signals": signals,
+            "policy": self.policy,
+            "answers": self.head.by_choice([self.policy]),
         }
 
     @property
@@ -111,8 +114,12 @@ class Page:
         self.layers = sorted(int(layer) for layer in summed["layer"].dropna().unique())
         self.sums = totals(self.rows, ("trace", "policy", "buffer"))
         self.first = self.sums[self.sums["trace"] == self.traces[0]]
-        _, self.shown = findings.focus(self.first)
-        self.drawn.tables["sweep"] = data.columns(summed)
+        self.policy, self.shown = findings.focus(self.first, self.planned)
+        groups = self.rows.groupby("trace", sort=False)
+        self.series = {str(name): Series.of(own) for name, own in groups}
+        last = summed["policy"].eq(self.policy)  # lines are drawn in this order
+        ordered = summed.loc[last.sort_values(kind="stable").index]
+        self.drawn.tables["sweep"] = data.columns(ordered)
         tokens = data.token_rows(self.rows)
         if not tokens.empty:
             sweep = next(result for result in self.results if result.kind == "sweep")
@@ -130,59 +137,9 @@ class Page:
             ("policies", "Policies and excess over MIN", self._policies()),
             ("layers", "Layers", self._layers()),
             ("cost", "Cost of misses",
-             costs.section(self.rows, self.times, self.policies, self.shared, self.drawn)),
+             costs.section(self.rows, self.times, self.policies, self.shared, self.drawn,
+                           self.planned)),
         ]  # fmt: skip
-
-    def _answer(self) -> str:
-        best = next(
-            (best for plan in findings.plans_of(self.results)
-             if (best := findings.choose_plan(plan.rows)) is not None),
-            None,
-        )  # fmt: skip
-        tiles, self.facts = self._of_settings(best)
-        text = ""
-        for name, own in self.rows.groupby("trace", sort=False) if len(self.rows) else ():
-            shown, said = answer.of_series(own, self.times), facts.of_series(own, best)
-            if len(self.traces) > 1:
-                text += f"<h3>{escape(str(name))}</h3>{answer.tiles_html(shown)}{facts.html(said)}"
-            else:
-                tiles, self.facts = [*shown, *tiles[:1]], [*self.facts, *said]
-        verdict = answer.verdict(self.results, self.rows)
-        return self.answered(
-            (f'<p class="verdict">{unbroken(verdict)}</p>' if verdict else "")
-            + text
-            + (answer.tiles_html(tiles) if tiles else "")
-        )
-
-    def answered(self, text: str, leave_out: Sequence[str] = ()) -> str:
-        """Return verdict and tiles, `text`, with the lines below them."""
-        said = [one for one in self.facts if one.about not in leave_out]
-        text += facts.html(said) if said else ""
-        if not self.rows.empty and self.rows["provenance"].astype(str).str.contains("synth").any():
-            text += (
-                '<p class="synthetic">Synthetic trace: its figures are not those of a real'
-                " model.</p>"
-            )
-        return f'<div class="wide">{text}</div>'
-
-    def _of_settings(
-        self, best: Mapping[str, Any] | None
-    ) -> tuple[list[answer.Tile], list[facts.Fact]]:
-        """Return tiles and lines of plans, serving runs and published figures."""
-        tiles, lines = [], []
-        served = next((data.serve_table(rows) for _, rows in findings.runs_of(self.results)), None)
-        if best is not None:
-            tiles, lines = [answer.of_plan(best)], [facts.of_plan(best)]
-        elif served is not None and len(served):
-            tiles = answer.of_served(served)
-        redone = findings.published_of(self.results)
-        if not redone.empty and not tiles:
-            tiles = [] if len(self.rows) else answer.of_published(redone)
-        if best is not None or served is not None or len(self.rows):
-            lines.append(facts.of_load(self.results, best))
-        if self.rows.empty:
-            lines.append(facts.of_files(self.results))
-        return tiles, lines
 
     def _titles(
         self, title: Callable[[pd.DataFrame, str, int], str], sums: pd.DataFrame
@@ -190,7 +147,7 @@ class Page:
         """Return a title for every trace and buffer, that of the first choice first."""
         found = {}
         for trace, own in sums.groupby("trace", sort=False):
-            policy, buffer = findings.focus(own)
+            policy, buffer = findings.focus(own, self.planned)
             sizes = own.loc[own["policy"] == policy, "buffer"].unique()
             for size in sorted(sizes, key=lambda size: size != buffer):
                 found[f"{trace}|{size}"] = title(own, policy, int(size))
@@ -205,7 +162,8 @@ class Page:
                 charts.miss_ratio(self.policies, swept, self.shared),
                 self._titles(titles.miss_ratio, self.sums),
                 "Misses in per cent of selected positions by buffer size, a line per policy",
-                "Misses over selected positions, summed over the layers chosen above.",
+                "Misses over selected positions, summed over the layers chosen above. Where lines"
+                " coincide, the engine's policy is drawn last.",
                 _FIGURES,
                 "buffer",
                 legend=["policy"],
@@ -246,8 +204,8 @@ class Page:
             charts.policy_dots(self.policies, self.shared),
             self._titles(titles.policies, self.sums),
             "Misses per step and layer at the chosen buffer, a dot per policy",
-            "At the chosen buffer: dots are means (in brackets the excess over MIN); lines span the"
-            " layers, the thick part their middle half.",
+            "Dots are means (in brackets the excess over MIN); lines span the layers, the thick"
+            " part their middle half.",
             [*_FIGURES, "low", "q1", "q3", "high"],
             legend=["policy"],
         )
@@ -285,9 +243,20 @@ class Page:
             charts.by_layer(self.policies, self.layers, self.shared),
             self._titles(titles.layers, layers),
             "Misses per step by layer, a line per policy",
-            "At the chosen buffer; lines join neighbouring layers only, those between were not"
-            " sampled.",
+            _joins(self.layers),
             ["layer", *_FIGURES],
             "layer",
             legend=["policy"],
-        ) + details(f"In a table ({shown:,} slots)", table(listed, cells))
+        ) + details(
+            f"In a table ({shown:,} slots)", f'<div id="layer-table">{table(listed, cells)}</div>'
+        )
+
+
+def _joins(layers: Sequence[int]) -> str:
+    """Say what the lines of a chart by layer join."""
+    apart = [after - before > 1 for before, after in pairwise(layers)]
+    if all(apart):
+        return "A point is a layer; those between were not sampled."
+    if any(apart):
+        return "Lines join neighbouring layers only, those between were not sampled."
+    return ""

@@ -42,7 +42,7 @@ def _class(is_text: bool, name: str) -> str:
     return ' class="text"' if is_text else ""
 
 
-_WRAPPED = ("what", "reason", "trace_sha256", "gap", "how", "source")
+_WRAPPED = ("what", "meaning", "reason", "trace_sha256", "gap", "how", "source")
 
 
 def unbroken(text: str) -> str:
@@ -81,6 +81,32 @@ def policy_swatch(number: int) -> str:
     return (
         f'<svg aria-hidden="true" viewBox="0 0 26 12" stroke="{colour}" fill="{colour}">'
         f'<path d="M0 6H26" stroke-width="2"/><path d="{shape}" stroke="none"/></svg>'
+    )
+
+
+def legend_of_modes(modes: Sequence[str]) -> str:
+    """Return the legend of a chart of serving runs."""
+    return _legend("mode", {name: policy_swatch(at) for name, at in palette.places(modes).items()})
+
+
+def legend_of_parts() -> str:
+    """Return the legend of a chart of the parts of a time."""
+    return _legend("part", {name: _block(place) for name, (_, place) in palette.PARTS.items()})
+
+
+def _legend(kind: str, swatches: Mapping[str, str]) -> str:
+    entries = "".join(
+        f'<span class="entry" data-legend="{kind}">{swatch}{escape(name)}</span>'
+        for name, swatch in swatches.items()
+    )
+    return f'<div class="key">{entries}</div>'
+
+
+def _block(place: int | None) -> str:
+    colour = "var(--line)" if place is None else f"var(--c{place})"
+    return (
+        f'<svg aria-hidden="true" viewBox="0 0 26 12" fill="{colour}">'
+        '<path d="M7 0h12v12h-12Z"/></svg>'
     )
 
 

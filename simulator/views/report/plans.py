@@ -9,7 +9,16 @@ import pandas as pd
 
 from hisparse_sim.simulator.views.report import data, findings, served_charts, titles
 from hisparse_sim.simulator.views.report.drawing import Drawn
-from hisparse_sim.simulator.views.report.pieces import Cells, copy, count, details, hint, table
+from hisparse_sim.simulator.views.report.pieces import (
+    Cells,
+    copy,
+    count,
+    details,
+    hint,
+    legend_of_modes,
+    legend_of_parts,
+    table,
+)
 from hisparse_sim.simulator.views.report.results import Result
 
 _ALIKE = 0.002  # two rates closer than this share are one to the eye
@@ -64,7 +73,8 @@ def _served(
         + findings.elsewhere(runs[0], swept),
         columns,
         "concurrency",
-        legend=["mode"],
+        legend_of_modes(modes),
+        ["mode"],
     )
     for of, unit, what in (
         ("tpot", "ms", "Time per output token"),
@@ -81,7 +91,8 @@ def _served(
                 " the 95th.",
                 ["mode", "concurrency", *wanted],
                 "concurrency",
-                legend=["mode"],
+                legend_of_modes(modes),
+                ["mode"],
             )
     parts = data.shares_table(closed)
     if len(parts):
@@ -93,6 +104,8 @@ def _served(
             "Where the time of the instances that decode goes, a bar per load and mode",
             "Of the instances that decode; concurrent requests, mode.",
             ["run", "part", "share"],
+            extra=legend_of_parts(),
+            legend=["part"],
         )
     return text
 
@@ -159,7 +172,13 @@ def _planned(
         "tpot_ms",
     )
     rates = able.sort_values("tokens_per_s", ascending=False, kind="stable")
-    text += details("All candidates that can run", table(rates, cells))
+    every = bool(parameters.get("candidates")) or "best" not in plans
+    text += details(
+        "All candidates that can run"
+        if every
+        else "The best, and candidates that no other beats (all: plan --candidates)",
+        table(rates, cells),
+    )
     return chart + f'<div class="card">{text}</div>'
 
 

@@ -8,16 +8,46 @@ from typing import Any
 
 import pandas as pd
 
-from hisparse_sim.simulator.views.report.pieces import Cells, copy, table
+from hisparse_sim.simulator.views.report.pieces import Cells, copy, details, table
 from hisparse_sim.simulator.views.report.results import Result
 from hisparse_sim.traces import open_trace, sample_path
+
+_WORDS = (
+    ("slot", "room for the KV entry of one token and layer in the hot buffer of a request"),
+    ("step", "one token of one request; every layer selects positions anew"),
+    (
+        "miss",
+        "a selected position that is not in the hot buffer: its entry is copied from the host",
+    ),
+    ("MIN", "Belady's policy, which knows the future: no policy misses fewer"),
+    ("staged start", "the buffer begins with the first positions of the prompt; direct: empty"),
+    ("trained-indexer", "the trace was selected by a trained model's indexer, outside a server"),
+    ("synthetic", "the trace is generated, by parameters fitted to published figures"),
+    ("ratio, R", "tokens of the host pool over those of the device pool"),
+    ("rank", "one GPU's process; with data-parallel attention it serves requests of its own"),
+    ("device pool, indexer keys", "what is full: memory for KV entries, or for the indexer's keys"),
+    ("zero-cost", "a bound: copies take no time"),
+)
 
 
 def section(results: Sequence[Result], swept: pd.DataFrame, notes: Sequence[str]) -> str:
     """Return traces, the commands that repeat the rows, versions, and what the page leaves out."""
-    wanted = [name for name in ("trace", "provenance", "trace_sha256") if name in swept]
+    wanted = ["trace", "provenance", "trace_sha256"]
     cells: Cells = {name: (name.replace("_", " "), str) for name in wanted}
-    text = table(swept.drop_duplicates(wanted), cells) if len(swept) else ""
+    cells = {"of": ("what", str), **cells}
+    origins = [
+        rows.reindex(columns=wanted).assign(of=of)
+        for rows, of in [
+            (swept, "misses"),
+            *((one.rows, one.path.name) for one in results if one.kind in ("plan", "serve")),
+        ]
+        if "trace" in rows
+    ]
+    text = ""
+    if origins:
+        every = pd.concat(origins).astype("string").fillna("")
+        named = every[every["trace"] != ""].drop_duplicates()
+        text = table(named.groupby(wanted, sort=False)["of"].agg(", ".join).reset_index(), cells)
     text += "<p>Computed by hisparse-sim. To repeat it:</p>"
     for result in results:
         text += copy(command(result))
@@ -35,6 +65,8 @@ def section(results: Sequence[Result], swept: pd.DataFrame, notes: Sequence[str]
         " names a file, use the trace with the SHA-256 above. Misses are replayed; times, plans"
         " and throughput are predicted by models.</p>"
     )
+    words: Cells = {"word": ("word", str), "meaning": ("meaning", str)}
+    text += details("Words", table(pd.DataFrame(_WORDS, columns=[*words]), words))
     if notes:
         text += f'<p class="note">{escape(" ".join(notes))}</p>'
     return text

@@ -177,10 +177,7 @@ def shares(data: str, rows: int) -> Spec:
                 "field": "part",
                 "type": "nominal",
                 "scale": {"domain": list(PARTS), "range": _part_colours()},
-                "legend": {
-                    "title": None,
-                    "columns": {"expr": "width > 420 ? 5 : width > 250 ? 2 : 1"},
-                },
+                "legend": None,
             },
             "tooltip": [
                 {"field": "run"},

@@ -99,8 +99,10 @@ def throughput(rows: pd.DataFrame) -> str:
     first = _first_of_the_rest(ahead)
     if first is None:
         return "HiSparse is ahead at some loads only"
+    below = both.index[both.index < first]
+    behind = f" (not at {below[-1]:,.0f})" if len(below) else ""
     return (
-        f"HiSparse is ahead from {first:,.0f} concurrent requests on:"
+        f"HiSparse is ahead from {first:,.0f} concurrent requests on{behind}:"
         f" {top['hisparse'] / top['baseline']:.1f} times the rate at {both.index[-1]:,.0f}"
     )
 
