@@ -50,9 +50,12 @@ def test_engine_defaults_of_a_config() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('{"top_k": 4096, "device_buffer_size": 2048}', "2048 is below top_k"),
-        ('{"device_buffer_size": 1024}', "below top_k"),
-        ('{"top_k": 512}', "device_buffer_size 1024 is below top_k"),  # twice what was given
+        ('{"top_k": 4096, "device_buffer_size": 2048}', "2048 is smaller than the top-k 4096"),
+        ('{"device_buffer_size": 1024}', "smaller than the top-k"),
+        (
+            '{"top_k": 512}',
+            "device_buffer_size 1024 is smaller than the top-k 2048",
+        ),  # twice what was given
         ('{"device_buffer_size": 4100}', "not a multiple of the page"),
         ('{"device_buffer_size": 32768}', "above 32767"),
         ('{"host_to_device_ratio": 0}', "must be at least 1"),

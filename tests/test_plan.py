@@ -26,7 +26,7 @@ from hisparse_sim.simulator.serving.models import load_model
 from hisparse_sim.simulator.serving.plan import make_plan
 from hisparse_sim.simulator.serving.prediction import Setting
 from hisparse_sim.simulator.serving.served import serve
-from hisparse_sim.simulator.serving.serving_rows import ServedOnce, serve_all, serve_one
+from hisparse_sim.simulator.serving.serving_rows import ServedOnce, as_mode, serve_all, serve_one
 from hisparse_sim.simulator.serving.steptimes import LAYOUTS, load_step_times
 from hisparse_sim.simulator.serving.workload import Workload
 from hisparse_sim.simulator.serving.worth import break_even, on_link, policy_value, scale_misses
@@ -326,15 +326,9 @@ def test_a_rate_is_misses_over_accesses_of_requests_of_all_lengths(tmp_path: Pat
 
 def test_serve_all_rows() -> None:
     load = Aim(8192, 256, 8, requests=32)
-    rows = serve_all(
-        setting("baseline"),
-        made_up,
-        ["baseline", "hisparse", "zero-cost"],
-        4096,
-        8,
-        "lru",
-        [load, replace(load, concurrency=16)],
-    )
+    modes = ("baseline", "hisparse", "zero-cost")
+    ways = [as_mode(setting("baseline"), mode, 4096, 8) for mode in modes]
+    rows = serve_all(ways, made_up, "lru", [load, replace(load, concurrency=16)])
     assert list(rows["mode"]) == ["baseline"] * 2 + ["hisparse"] * 2 + ["zero-cost"] * 2
     assert list(rows["load"]) == ["8", "16"] * 3
     parts = rows[["prefill", "decode_attention", "decode_rest", "swap_in", "idle"]].sum(axis=1)

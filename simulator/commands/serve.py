@@ -11,7 +11,7 @@ import click
 from hisparse_sim.simulator.commands.answers import asked, check_load, say, write
 from hisparse_sim.simulator.commands.load_options import load_options, mode_choice, target_options
 from hisparse_sim.simulator.commands.setting_options import deployment_options, policy_option
-from hisparse_sim.traces.commands.options import counter, output_form, output_options
+from hisparse_sim.traces.commands.options import counter, in_options, output_form, output_options
 from hisparse_sim.traces.commands.values import Name, Number, several
 from hisparse_sim.traces.terminal import wrote
 
@@ -71,6 +71,7 @@ def serve(
     hisparse-sim serve --disaggregated --prefill-instances 3 --max-ttft-s 60
     """
     from hisparse_sim.simulator.serving import asking
+    from hisparse_sim.simulator.serving.prediction import CannotRun
     from hisparse_sim.simulator.views.plan_view import load_line, show_served
     from hisparse_sim.simulator.views.progress import compiling
 
@@ -82,10 +83,14 @@ def serve(
         if show:
             show(done, of)
 
-    with compiling(options["quiet"]):
-        served = asking.serve(
-            modes=modes, concurrencies=concurrencies, progress=progress, **asked(options)
-        )
+    try:
+        with compiling(options["quiet"]):
+            served = asking.serve(
+                modes=modes, concurrencies=concurrencies, progress=progress, **asked(options)
+            )
+    except CannotRun as error:
+        command = click.get_current_context().command
+        raise click.ClickException(in_options(str(error), command)) from error
     if form != "table":
         say(served.notes, options["quiet"])
     if form == "table":

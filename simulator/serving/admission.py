@@ -40,7 +40,7 @@ import numpy.typing as npt
 
 from hisparse_sim.simulator.serving import memory
 from hisparse_sim.simulator.serving.engines import NEWEST, Engine
-from hisparse_sim.simulator.serving.lengths import Length, check_length
+from hisparse_sim.simulator.serving.lengths import REFUSED, Length, check_length
 from hisparse_sim.simulator.serving.memory import PAGE_TOKENS
 from hisparse_sim.traces.machine_code import rule
 
@@ -81,6 +81,13 @@ class Pool:
     def scaled(self) -> bool:
         """Whether future tokens of running requests are scaled by the scheduler's estimate."""
         return not (self.ignore_eos and self.engine.promises_whole_outputs)
+
+
+def length_on(pool: Pool, prefill_pool: Pool | None, prompt: int, output: int) -> Length:
+    """The outcome for a request on an empty deployment, prefilled on a rank of its own or not."""
+    if prefill_pool and (first := prefill_pool.length(prompt, 1)).outcome == REFUSED:
+        return first
+    return pool.length(prompt, output)
 
 
 # What a rank does: prefill and decode, or one of them with the other on another instance.

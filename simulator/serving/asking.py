@@ -27,7 +27,8 @@ from hisparse_sim.simulator.serving.scenario import (
     takes_scenario,
 )
 from hisparse_sim.simulator.serving.serving_rows import Progress as ServeProgress
-from hisparse_sim.simulator.serving.serving_rows import serve_all
+from hisparse_sim.simulator.serving.serving_rows import as_mode, refusals, serve_all
+from hisparse_sim.simulator.serving.setting_notes import notes_on_setting
 from hisparse_sim.simulator.serving.workload_files import Recorded, read_workload
 from hisparse_sim.simulator.serving.workload_notes import notes_on
 from hisparse_sim.traces import OneTrace, as_trace
@@ -37,10 +38,6 @@ DEFAULT_MODES = ("baseline", "hisparse", "zero-cost")
 DEFAULT_CONCURRENCY = 256  # over all ranks
 OTHER_POLICIES = ("fifo", "lru", "arc", "belady")  # whose misses the best pair is tried with
 LINKED = "gh200"  # the machine whose host link it is tried with
-RESIDENT = (
-    "resident tokens by SGLang's rules, of which no release keeps any; vLLM 0.33 does, by rules of"
-    " its own"
-)
 
 
 @takes_scenario
@@ -123,7 +120,7 @@ def plan(
         setting = _with_prefixes(setting, asked, recorded)
         notes += tuple(notes_on(recorded, setting, aim))
     residents = whole_numbers("resident_tokens", several(resident_tokens) or (0,), 0)
-    notes += (RESIDENT,) * any(residents) + _ahead(setting, (mode,))
+    notes += tuple(notes_on_setting(setting, (mode,), residents))
     sizes = several(buffers)
     pairs = None
     if asked.prefill_instances is not None or asked.decode_instances is not None:
@@ -244,20 +241,13 @@ def serve(
         setting = _with_prefixes(setting, asked, recorded)
         notes += tuple(notes_on(recorded, setting, aims[0]))
     chosen: tuple[str, ...] = several(modes) or DEFAULT_MODES
-    notes += (RESIDENT,) * bool(resident_tokens) + _ahead(setting, chosen)
+    resident = whole_number("resident_tokens", resident_tokens, 0)
+    notes += tuple(notes_on_setting(setting, chosen, (resident,)))
     top_k = setting.deployment.model.top_k
     size = 2 * top_k if buffer is None else whole_number("buffer", buffer)
-    rows = serve_all(
-        setting,
-        misses_of,
-        chosen,
-        size,
-        whole_number("ratio", ratio),
-        policy.name,
-        aims,
-        progress,
-        resident_tokens=whole_number("resident_tokens", resident_tokens, 0),
-    )
+    ways = [as_mode(setting, mode, size, whole_number("ratio", ratio), resident) for mode in chosen]
+    notes += tuple(refusals(ways, aims))
+    rows = serve_all(ways, misses_of, policy.name, aims, progress)
     return Serving(with_origin(origin, rows), setting, aims[0], origin, notes, size)
 
 
@@ -279,18 +269,6 @@ def reproduce(
     return with_origin(
         origin_of(opened),
         table(list(redo(opened, get_policy(policy), progress, engine))),
-    )
-
-
-def _ahead(setting: Setting, modes: Iterable[str]) -> tuple[str, ...]:
-    """A note where the engine copies ahead of need and no mode asked for does."""
-    model, engine = setting.deployment.model, setting.deployment.engine
-    shares = model.indexer_layers < model.layers and setting.speculation is None
-    if not (shares and engine.plans_shared_misses) or "prefetch" in modes:
-        return ()
-    return (
-        f"{engine.name} copies ahead for the layers of {model.name} that share an index, which the"
-        " mode prefetch has and hisparse has not",
     )
 
 

@@ -11,10 +11,11 @@ from typing import Any
 import pandas as pd
 
 from hisparse_sim.simulator.serving.aim import Aim
+from hisparse_sim.simulator.serving.buffers import buffer_faults
 from hisparse_sim.simulator.serving.deployment import RESERVE
 from hisparse_sim.simulator.serving.engines import NEWEST, Engine
 from hisparse_sim.simulator.serving.lengths import CUT, check_length
-from hisparse_sim.simulator.serving.memory import MAX_BUFFER, PAGE_TOKENS, pages
+from hisparse_sim.simulator.serving.memory import PAGE_TOKENS, pages
 from hisparse_sim.simulator.serving.missing import MissesOf
 from hisparse_sim.simulator.serving.model import Model
 from hisparse_sim.simulator.serving.plan import make_plan
@@ -111,14 +112,7 @@ def _values(config: Mapping[str, int], model: Model) -> Iterator[Finding]:
             f"top_k {top_k} is not the {model.top_k} of {model.name}, which the engine uses"
             " instead",
         )
-    if size < max(top_k, model.top_k):
-        yield Finding(ERROR, f"device_buffer_size {size} is below top_k")
-    if size > MAX_BUFFER:
-        yield Finding(ERROR, f"device_buffer_size {size} is above {MAX_BUFFER}")
-    if size % PAGE_TOKENS:
-        yield Finding(
-            ERROR, f"device_buffer_size {size} is not a multiple of the page size, {PAGE_TOKENS}"
-        )
+    yield from (Finding(ERROR, fault) for fault in buffer_faults(model, size, top_k))
     if config["host_to_device_ratio"] < 1:
         yield Finding(ERROR, "host_to_device_ratio must be at least 1")
     if not 1 <= config["swap_in_block_size"] <= MOST_THREADS:

@@ -14,13 +14,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from hisparse_sim.simulator.serving.buffers import check_buffer
 from hisparse_sim.simulator.serving.engines import NEWEST, Engine
 from hisparse_sim.simulator.serving.lengths import PAGE_TOKENS as PAGE_TOKENS
 from hisparse_sim.simulator.serving.lengths import REFUSED, check_length
 from hisparse_sim.simulator.serving.lengths import pages as pages
 from hisparse_sim.simulator.serving.model import Model
-
-MAX_BUFFER = 32_767  # slot ids are int16
 
 DEVICE_POOL, INDEXER_KEYS, HOST, LENGTH = "device pool", "indexer keys", "host", "length"
 
@@ -162,20 +161,6 @@ def slot_table_bytes(model: Model, device_buffer_size: int, engine: Engine = NEW
     locations = model.context + (PAGE_TOKENS if engine.pads_context_table else 0)
     of_request = 8 * locations + 8 * slots + 8 * model.top_k + plan
     return model.layers * per_layer + of_request
-
-
-def check_buffer(model: Model, device_buffer_size: int) -> None:
-    """Raise ValueError unless top_k <= B <= 32767."""
-    if device_buffer_size < model.top_k:
-        raise ValueError(
-            f"device_buffer_size {device_buffer_size} is smaller than the top-k {model.top_k} of"
-            f" {model.name}: one step would not fit; choose {model.top_k} or more"
-        )
-    if device_buffer_size > MAX_BUFFER:
-        raise ValueError(
-            f"device_buffer_size {device_buffer_size} is above {MAX_BUFFER}: the engine keeps slot"
-            " ids in 16 bits"
-        )
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from typing import Any
 import pandas as pd
 
 from hisparse_sim.simulator.serving.aim import Aim
+from hisparse_sim.simulator.serving.buffers import check_buffer
 from hisparse_sim.simulator.serving.candidates import (
     Candidates,
     Progress,
@@ -110,11 +111,14 @@ def make_plan(
     served with the misses of `other_policies`, and over the host link of the machine `linked`.
     `every`: serve all candidates, not the finalists alone.
 
-    Raises ValueError if the model does not fit or a buffer is smaller than its top-k.
+    Raises ValueError if the model does not fit or the engine refuses a buffer.
     """
     layouts = (setting, *other_layouts)
     if buffers is None:
         buffers = [round(setting.deployment.model.top_k * times) for times in BUFFERS_TIMES]
+    buffers = sorted(set(buffers))
+    for size in buffers:
+        check_buffer(setting.deployment.model, size)
     pairs = None if instances is None else tuple(instances)
 
     def apart(one: Setting) -> list[Setting]:
@@ -132,7 +136,7 @@ def make_plan(
         [
             each
             for one in layouts
-            for size in sorted(set(buffers))
+            for size in buffers
             for ratio in sorted(set(ratios))
             for resident in sorted(set(residents))
             for each in apart(

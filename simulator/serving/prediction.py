@@ -6,17 +6,16 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 
-from hisparse_sim.simulator.serving.admission import (
-    Pool,
-)
+from hisparse_sim.simulator.serving.admission import Pool, length_on
+from hisparse_sim.simulator.serving.buffers import check_buffer
 from hisparse_sim.simulator.serving.deployment import RESERVE, Deployment
 from hisparse_sim.simulator.serving.exposure import GUESSES, Exposure
 from hisparse_sim.simulator.serving.foresight import Guess
 from hisparse_sim.simulator.serving.latency import Link, load_link, swap_in_on
+from hisparse_sim.simulator.serving.lengths import Length
 from hisparse_sim.simulator.serving.memory import (
     HOST,
     PAGE_TOKENS,
-    check_buffer,
     full_kv_bytes,
     held_tokens,
 )
@@ -38,6 +37,10 @@ def _shipped_link(name: str) -> Link:
 def _link(name: str, profiles: str | Path | None) -> Link:
     """As `load_link`; a shipped profile is read once."""
     return _shipped_link(name) if profiles is None else load_link(name, profiles)
+
+
+class CannotRun(ValueError):
+    """The engine does not start with a setting, or refuses every request."""
 
 
 @dataclass(frozen=True)
@@ -112,14 +115,26 @@ class Setting:
 
     @cached_property
     def pool(self) -> Pool:
-        """Pool of one rank; ValueError if the engine does not start with it."""
+        """Pool of one rank; CannotRun if the engine does not start with it."""
         if self.mode == "baseline":
             tokens = self.deployment.baseline_tokens(self.disaggregated)
             return self._pool(tokens, tokens, 0)
         found = self.deployment.capacity(self.ratio, self.device_buffer_size, 1)
         if found.limit in (HOST, RESERVE):
-            raise ValueError(found.reason)
+            raise CannotRun(found.reason)
         return self._pool(found.pool_tokens, found.logical_tokens, self.held_tokens)
+
+    @property
+    def prefill_pool(self) -> Pool | None:
+        """Pool of a rank that only prefills, if any do."""
+        if not self.disaggregated:
+            return None
+        tokens = self.deployment.baseline_tokens(True)
+        return self._pool(tokens, tokens, 0)
+
+    def length(self, prompt: int, output: int) -> Length:
+        """The outcome for a request on an empty deployment."""
+        return length_on(self.pool, self.prefill_pool, prompt, output)
 
     @property
     def held_tokens(self) -> int:
@@ -213,7 +228,6 @@ class Setting:
     def server(self) -> Server:
         """The instance for `serve`."""
         model = self.deployment.model
-        prefill = self.deployment.baseline_tokens(self.disaggregated)
         return Server(
             steps=self.known_steps,
             exposure=self.exposure,
@@ -225,7 +239,7 @@ class Setting:
             token_bytes=model.layers * self.deployment.entry_bytes,
             instances=self.instances,
             prefill_instances=self.prefill_instances if self.disaggregated else 0,
-            prefill_pool=self._pool(prefill, prefill, 0) if self.disaggregated else None,
+            prefill_pool=self.prefill_pool,
             transfer_bytes_per_s=self.transfer_gb_s * 1e9,
             transfer_token_bytes=full_kv_bytes(model, self.deployment.kv_dtype, PAGE_TOKENS)
             // PAGE_TOKENS,

@@ -151,7 +151,7 @@ class Scenario:
             if self.step_times is not None:
                 raise
             no_steps = str(error)  # memory is answered, rates are not
-        context = context or self.prompt + self.output_len // 2
+        context = min(context or self.prompt + self.output_len // 2, model.context)
         given, origin, said = misses_for(
             model,
             policy,

@@ -25,14 +25,14 @@ from hisparse_sim.simulator.serving.admission import (
     Records,
     State,
     blank,
+    length_on,
     make_ranks,
 )
 from hisparse_sim.simulator.serving.exposure import Exposure
-from hisparse_sim.simulator.serving.lengths import REFUSED
 from hisparse_sim.simulator.serving.prefixes import cached_tokens
 from hisparse_sim.simulator.serving.step_tables import tabulate
 from hisparse_sim.simulator.serving.steptimes import StepTimes
-from hisparse_sim.simulator.serving.workload import Floats, Longs, Requests, Workload
+from hisparse_sim.simulator.serving.workload import Floats, Longs, Requests, Workload, drawn
 
 EVENTS_AT_A_TIME = 50_000  # between two reports of progress
 SHORT_OF = {  # in the words of memory.py
@@ -71,10 +71,8 @@ class Server:
 
     def output(self, prompt: int, output: int) -> int:
         """Tokens that a request may generate of those requested; 0: refused."""
-        pool = self.prefill_pool if self.prefill_instances else None
-        if pool and pool.length(prompt, 1).outcome == REFUSED:
-            return 0
-        return self.pool.length(prompt, output).output
+        apart = self.prefill_pool if self.prefill_instances else None
+        return length_on(self.pool, apart, prompt, output).output
 
 
 @dataclass
@@ -216,7 +214,7 @@ def serve(
     engine does. Deterministic: the same arguments give the same result. With `context_steps` and
     `queue_steps` of 1 every decode step is taken on its own: hardly more exact, and slow.
     """
-    asked = load.draw() if isinstance(load, Workload) else load
+    asked = drawn(load)
     lengths = zip(asked.prompt_len.tolist(), asked.output_len.tolist(), strict=True)
     output = cache(server.output)  # many requests are alike
     outputs = np.array([output(*each) for each in lengths], np.int64)

@@ -7,13 +7,15 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from hisparse_sim.simulator.serving.aim import Aim
 from hisparse_sim.simulator.serving.bottleneck import bottleneck
 from hisparse_sim.simulator.serving.missing import MissesOf
-from hisparse_sim.simulator.serving.prediction import Setting
+from hisparse_sim.simulator.serving.prediction import CannotRun, Setting
 from hisparse_sim.simulator.serving.served import Served, serve
+from hisparse_sim.simulator.serving.workload import Requests, drawn
 
 Progress = Callable[[str, int, int], None]  # (what is served, requests finished, all)
 
@@ -109,31 +111,54 @@ class ServedOnce:
         return None
 
 
+def as_mode(
+    setting: Setting, mode: str, device_buffer_size: int, ratio: int, resident_tokens: int = 0
+) -> Setting:
+    """The setting in a mode, its misses not replayed yet."""
+    return replace(
+        setting,
+        mode=mode,
+        device_buffer_size=device_buffer_size,
+        ratio=ratio,
+        resident_tokens=resident_tokens,
+        misses=None,
+    )
+
+
+def refusals(ways: Iterable[Setting], aims: Iterable[Aim]) -> list[str]:
+    """Sentences on the settings that refuse every request of the loads.
+
+    Raises CannotRun if all of them do.
+    """
+    ways, loads = tuple(ways), [drawn(aim.load) for aim in aims]
+    found = {way.mode: [why_none(way, load) for load in loads] for way in ways}
+    said = [f"{mode}: {reasons[0]}" for mode, reasons in found.items() if all(reasons)]
+    if said and len(said) == len(found):
+        raise CannotRun("; ".join(said))
+    return said
+
+
+def why_none(setting: Setting, load: Requests) -> str:
+    """Why none of the requests can run, by the shortest of them; empty if one can."""
+    lengths = np.unique(np.stack([load.prompt_len, load.output_len]), axis=1)
+    if any(setting.length(*each).output for each in lengths.T.tolist()):
+        return ""
+    shortest = lengths[:, np.argmin(lengths.sum(axis=0))].tolist()
+    return f"none of {len(load):,} requests can run: {setting.length(*shortest).reason}"
+
+
 def serve_all(
-    setting: Setting,
+    ways: Iterable[Setting],
     misses_of: MissesOf,
-    modes: Iterable[str],
-    device_buffer_size: int,
-    ratio: int,
     policy: str,
     aims: Iterable[Aim],
     progress: Progress | None = None,
-    *,
-    resident_tokens: int = 0,
 ) -> pd.DataFrame:
-    """Serve every mode at every load: a row each, see `serve_one`."""
+    """Serve every setting, with its misses, at every load: a row each, see `serve_one`."""
     aims, rows = tuple(aims), []
-    for mode in modes:
-        needed = None
-        if mode != "baseline":
-            needed = misses_of(policy, device_buffer_size, resident_tokens)
-        one = replace(
-            setting,
-            mode=mode,
-            device_buffer_size=device_buffer_size,
-            ratio=ratio,
-            resident_tokens=resident_tokens,
-            misses=needed,
-        )
+    for one in ways:
+        if one.mode != "baseline":
+            misses = misses_of(policy, one.device_buffer_size, one.resident_tokens)
+            one = replace(one, misses=misses)
         rows += [serve_one(one, aim, progress) for aim in aims]
     return pd.DataFrame(rows)

@@ -21,6 +21,7 @@ from hisparse_sim.simulator.replay.modes import Mode
 from hisparse_sim.simulator.replay.replaying import MAX_BUFFER_SIZE, default_buffers
 from hisparse_sim.simulator.replay.sweeping import Progress
 from hisparse_sim.simulator.replay.swept import Sweep
+from hisparse_sim.simulator.serving.buffers import check_buffer
 from hisparse_sim.simulator.serving.costs import (
     SwapIn,
     add_costs,
@@ -29,7 +30,7 @@ from hisparse_sim.simulator.serving.costs import (
     model_of,
 )
 from hisparse_sim.simulator.serving.latency import load_link
-from hisparse_sim.simulator.serving.memory import PAGE_TOKENS, check_buffer
+from hisparse_sim.simulator.serving.memory import PAGE_TOKENS
 from hisparse_sim.simulator.serving.models import Model
 from hisparse_sim.simulator.serving.replay_modes import mode_notes, policies_of, replay_mode
 from hisparse_sim.simulator.serving.scenario import Scenario, deployment_of, several

@@ -121,3 +121,8 @@ class Workload:
         else:
             arrivals = np.cumsum(stream.exponential(1 / self.rate_per_s, self.requests))
         return Requests(arrivals, prompts, outputs, self.concurrency)
+
+
+def drawn(load: Workload | Requests) -> Requests:
+    """The requests of a load."""
+    return load.draw() if isinstance(load, Workload) else load

@@ -265,11 +265,11 @@ def show_served(
         if row["missed"]
     ]
     said += [
-        f"{row['mode']}, {row['load']}: {row[name]} {what}"
+        f"{row['mode']}, {row['load']}: {row[name]} {what[0]}{'s' * (row[name] > 1)} {what[1]}"
         for row in rows.to_dict("records")
         for name, what in (
-            ("refused", "prompts too long for a GPU's pool, refused"),
-            ("cut", "outputs cut to what a GPU's pool can hold"),
+            ("refused", ("request", "refused for length")),
+            ("cut", ("output", "cut to what a GPU's pool or the context can hold")),
         )
         if row[name]
     ]
