@@ -119,14 +119,16 @@ def test_dots_carry_the_excess_and_the_spread_of_layers(swept: hs.Sweep) -> None
     layers = totals(swept.rows, ("layer", "policy", "buffer"))
     assert labels(axes) == ["LRU", "FIFO", "MIN"]
     dots = [line for line in axes.lines if line.get_linestyle() == "None"]
-    for line, spans, policy in zip(dots, axes.collections, ["lru", "fifo", "belady"], strict=True):
+    policies = ["lru", "fifo", "belady"]
+    lines, thick = axes.collections[::2], axes.collections[1::2]
+    for line, spans, half, policy in zip(dots, lines, thick, policies, strict=True):
         own = sums[sums["policy"] == policy]
         np.testing.assert_allclose(line.get_ydata(), own["misses_per_step"])
         ends = np.array([segment[:, 1] for segment in spans.get_segments()])
         of = layers[layers["policy"] == policy].groupby("buffer")["misses_per_step"]
-        low, high = of.min(), of.max()  # of two layers, a tenth in from each
-        np.testing.assert_allclose(ends[:, 0], low + 0.1 * (high - low))
-        np.testing.assert_allclose(ends[:, 1], low + 0.9 * (high - low))
+        np.testing.assert_allclose(ends, np.column_stack([of.min(), of.max()]))
+        middle = np.array([segment[:, 1] for segment in half.get_segments()])
+        np.testing.assert_allclose(middle, np.column_stack([of.quantile(0.25), of.quantile(0.75)]))
     texts = [text.get_text() for text in axes.texts]
     assert texts == [
         f"{100 * value:+.0f}%"
@@ -134,6 +136,7 @@ def test_dots_carry_the_excess_and_the_spread_of_layers(swept: hs.Sweep) -> None
         for value in sums[sums["policy"] == policy]["excess_over_min"]
     ]
     assert len({line.get_marker() for line in dots}) == 3
+    assert "lines: layers" in axes.get_legend().get_title().get_text()
     assert "over MIN" in axes.get_legend().get_title().get_text()
     without: Any = figures.policy_dots(swept.rows.assign(excess_over_min=float("nan")))
     assert "over MIN" not in without.get_legend().get_title().get_text()

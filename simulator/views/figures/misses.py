@@ -35,6 +35,7 @@ _MOST_SIZES = 12  # ticks of an axis of buffer sizes
 _MOST_LEVEL = 8  # labels under groups of dots; more are turned
 _LABEL_INCHES = 0.42  # of the figure, for a text at every dot
 _MOST_BANDS = 6  # more are all grey
+_SLOTS = "hot buffer (slots per request and layer)"
 _MARKS = 8  # of a line
 
 
@@ -166,8 +167,7 @@ def miss_ratio(
             sizes = [sizes[at] for at in np.linspace(0, len(sizes) - 1, _MOST_SIZES).astype(int)]
         powers_of_two(axes, sizes)
         from_zero(axes)
-        axes.set_xlabel("hot buffer (slots per request and layer)")
-        axes.set_ylabel("misses (% of selected positions)")
+        axes.set(xlabel=_SLOTS, ylabel="misses (% of selected positions)")
         titled(axes, "Miss ratio by buffer size")
         legend_beside(axes)
         put_origin(axes, corner)
@@ -179,9 +179,9 @@ def policy_dots(
 ) -> "Axes":
     """Draw misses per step and layer, a group of dots per buffer and a dot per policy.
 
-    A line spans the 10th to 90th percentile of the layers where `rows` list them, else it runs from
-    the median to the 95th percentile of single steps. With few dots their text is the excess over
-    MIN (Belady) in per cent. `rows`: those of a sweep of one trace and start, summed as in
+    A line spans the layers where `rows` list them, its thick part their middle half; else it runs
+    from the median to the 95th percentile of single steps. With few dots their text is the excess
+    over MIN (Belady) in per cent. `rows`: those of a sweep of one trace and start, summed as in
     `miss_ratio`; ValueError for others."""
     sums = totals(rows)
     policies = list(dict.fromkeys(sums["policy"]))
@@ -190,19 +190,21 @@ def policy_dots(
     width = 0.8 / len(policies)
     with styled(style):
         axes = axes or new_axes(min(7.2, max(4.2, 0.26 * len(policies) * len(sizes) + 1.6)), 3.4)
-        dots = len(policies) * len(sizes)
-        labelled = root_figure(axes).get_figwidth() / dots >= _LABEL_INCHES
+        inches = root_figure(axes).get_figwidth() / (len(policies) * len(sizes))  # for a dot
+        size, labelled = min(5.0, max(1.5, 36 * inches)), inches >= _LABEL_INCHES  # size: points
         look = looks(policies)
         for number, policy in enumerate(policies):
             own = sums[sums["policy"] == policy].set_index("buffer").reindex(sizes)
             places = np.arange(len(sizes)) + (number - (len(policies) - 1) / 2) * width
             colour, _, marker, _ = look[policy]
-            axes.plot(places, own["misses_per_step"], marker, color=colour, markersize=5,
+            axes.plot(places, own["misses_per_step"], marker, color=colour, markersize=size,
                       label=named(policy))  # fmt: skip
             tops = own["misses_per_step"].to_numpy(float)
             if spans is not None:
                 span = spans[spans["policy"] == policy].set_index("buffer").reindex(sizes)
-                axes.vlines(places, span["low"], span["high"], color=colour, linewidth=1.2)
+                axes.vlines(places, span["low"], span["high"], color=colour, linewidth=0.24 * size)
+                if "q1" in span:
+                    axes.vlines(places, span["q1"], span["q3"], colour, lw=0.7 * size, alpha=0.45)
                 tops = np.fmax(tops, span["high"].to_numpy(float))
             if not labelled:
                 continue
@@ -215,9 +217,8 @@ def policy_dots(
             axes.tick_params(axis="x", rotation=45)
         for between in range(1, len(sizes)):
             axes.axvline(between - 0.5, color="0.85", linewidth=0.6, zorder=0)
-        axes.set_xlabel("hot buffer (slots per request and layer)")
+        axes.set(xlabel=_SLOTS, ylabel="misses per step and layer")
         axes.grid(axis="x", visible=False)
-        axes.set_ylabel("misses per step and layer")
         from_zero(axes, 1.12)
         titled(axes, "Misses by policy")
         known = labelled and sums["excess_over_min"].notna().any()
@@ -227,17 +228,17 @@ def policy_dots(
 
 
 def _spans(rows: pd.DataFrame) -> tuple[pd.DataFrame | None, str]:
-    """Return the ends of the lines, `policy, buffer, low, high`, and what they span."""
+    """Return the ends of lines, `policy, buffer, low, high` (of layers `q1, q3`), and a name."""
     by = ["policy", "buffer"]
     if "layer" in rows and rows["layer"].dropna().nunique() > 1:
         layers = totals(rows[rows["layer"].notna()], ["layer", *by])
-        groups = layers.groupby(by, sort=False)["misses_per_step"]
-        found = pd.DataFrame({"low": groups.quantile(0.1), "high": groups.quantile(0.9)})
-        return found.reset_index(), "lines: 10-90 %\nof layers"
-    steps = rows.drop_duplicates(by)
+        parts = layers.groupby(by)["misses_per_step"].quantile(np.array([0, 0.25, 0.75, 1]))
+        found = parts.unstack().set_axis(["low", "q1", "q3", "high"], axis=1).reset_index()
+        return found, "lines: layers,\nthick: middle half"
     if {"p50", "p95"} <= set(rows) and rows.groupby(by).ngroups == len(rows):
-        ends = steps[[*by, "p50", "p95"]].set_axis([*by, "low", "high"], axis=1)
-        return ends, "lines: p50-p95\nof steps"
+        return rows[[*by, "p50", "p95"]].set_axis(
+            [*by, "low", "high"], axis=1
+        ), "lines: p50-p95\nof steps"
     return None, ""
 
 
@@ -276,12 +277,11 @@ def layer_step_map(
     values = grid.to_numpy(float)
     with styled(style):
         axes = axes or new_axes(6.4, max(2.2, min(5.0, 0.9 + 0.22 * len(grid))))
-        top = float(np.nanpercentile(values, 99))
         image = axes.imshow(
             values,
             cmap="cividis",
             vmin=0,
-            vmax=max(top, 1e-9),
+            vmax=max(float(np.nanpercentile(values, 99)), 1e-9),
             aspect="auto",
             origin="lower",
             interpolation="nearest",
