@@ -24,6 +24,7 @@ from hisparse_sim.simulator.views.report.vega import (
     summed_with_spread,
 )
 
+_MOST_ENDS = 8  # of lines that are all named
 _SLOTS = "hot buffer, slots"
 
 
@@ -207,7 +208,26 @@ def rolling(
             ],
         },
     }
+    ends: list[Spec] = [
+        {"joinaggregate": [{"op": "max", "field": "step", "as": "last"}],
+         "groupby": ["policy", "buffer"]},
+        {"filter": "datum.step == datum.last"},
+        {"joinaggregate": [{"op": "distinct", "field": "buffer", "as": "of_buffers"}]},
+    ]  # fmt: skip
+    named = f"({several}) * datum.of_buffers <= {_MOST_ENDS} || focus == datum.policy ? 1 : 0"
+    end: Spec = {
+        "transform": ends,
+        "mark": {
+            "type": "text",
+            "align": "left",
+            "dx": 4,
+            "fontSize": 11,
+            "opacity": {"expr": named},
+        },
+        "encoding": {"y": y, "text": {"field": "buffer", "format": ",d"}},
+    }
     return base("curve", shared) | {
+        "padding": {"top": 18, "left": 4, "right": 44, "bottom": 4},  # for names of the ends
         "transform": [
             {"filter": {"field": "trace", "equal": series}},
             {"filter": f"{IN_POLICIES} && {IN_BUFFERS}"},
@@ -217,7 +237,7 @@ def rolling(
             "color": by_policy(policies, "color"),
             "detail": [{"field": "buffer"}],
         },
-        "layer": [band, line],
+        "layer": [band, line, end],
     }
 
 

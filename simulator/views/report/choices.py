@@ -39,7 +39,7 @@ def bar(
             for size in sizes
         )
         found += _fields(
-            "One buffer",
+            "Chosen buffer",
             [f'<select id="shown" aria-label="Buffer of charts of one">{listed}</select>'],
         )
     if len(traces) > 1:

@@ -29,8 +29,10 @@ def focus(sums: pd.DataFrame, planned: int | None = None) -> tuple[str, int]:
     policy = ENGINE_POLICY if ENGINE_POLICY in online else online[0]
     own = sorted(sums[sums["policy"] == policy]["buffer"])
     sizes = own or sizes
-    wanted = (size for size in (planned, ENGINE_BUFFER) if size in sizes)
-    return policy, int(next(wanted, sizes[len(sizes) // 2]))
+    for size in (planned, ENGINE_BUFFER):
+        if size is not None and size in sizes:
+            return policy, size
+    return policy, int(sizes[len(sizes) // 2])
 
 
 def plans_of(results: Sequence[Result]) -> list[Result]:
@@ -139,7 +141,7 @@ def foreign(result: Result, rows: pd.DataFrame) -> dict[str, Any] | None:
     """Return trace, provenance and digest of the misses of a plan or a run if they are not those of
     the swept `rows`."""
     first = result.rows.reindex(columns=["trace", "provenance", "trace_sha256"]).iloc[0]
-    of: dict[str, Any] = first.fillna("").to_dict()
+    of = {str(name): value for name, value in first.fillna("").items()}
     swept = set(rows["trace_sha256"].dropna()) if "trace_sha256" in rows else set()
     return of if of["trace_sha256"] and of["trace_sha256"] not in swept else None
 
