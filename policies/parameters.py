@@ -29,6 +29,7 @@ class Configurable(Protocol):
 Configured = TypeVar("Configured", bound=Configurable)
 
 _WRITTEN = re.compile(r"(.+?):(\s*\w+\s*=.*)", re.DOTALL)
+MOST = 2**31  # of a number; states of arrays are sized by them
 _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 
 
@@ -109,7 +110,7 @@ def _value(kind: type, value: Any) -> Any:
         number = kind(str(value))
     except ValueError:
         return None
-    return number if isfinite(number) else None
+    return number if isfinite(number) and abs(number) < MOST else None
 
 
 def _within(value: Any, bounds: Mapping[str, Any]) -> bool:

@@ -126,8 +126,8 @@ def test_nobody_answers() -> None:
             "sglang:token_usage 0.5\n",
             "SGLang has these counters under `hisparse-sim engine",
         ),
-        ("<html>\n", "is no text of a Prometheus endpoint|has no hisparse"),
-        ('vllm:hisparse_cache_hits_total{model_name="a" 5\n', "is no text of a Prometheus"),
+        ("<html>\n", "is not the text of a Prometheus endpoint|has no hisparse"),
+        ('vllm:hisparse_cache_hits_total{model_name="a" 5\n', "is not the text of a Prometheus"),
         ('vllm:hisparse_cache_hits_total{model_name="a"} NaN\n', "which is no count"),
         ('vllm:hisparse_cache_hits_total{model_name="a"} -1\n', "which is no count"),
         (

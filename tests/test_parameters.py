@@ -117,6 +117,7 @@ def test_written_after_a_name(file: Path, tmp_path: Path) -> None:
         ("{}:size=1", "policy shifted has no parameter size; its parameters are shift=0 (from 0 "),
         ("{}:shift=6", "policy shifted: shift cannot be 6; its parameters are shift=0 (from 0 to"),
         ("{}:shift=1.5", "shift cannot be 1.5"),
+        ("bucketed-lru:width=99999999999999999999", "width cannot be 99999999999999999999"),
         ("{}:share=0", "share cannot be 0; its parameters are shift=0 (from 0 to 5), share=0.5 ("),
         ("{}:share=nan", "(above 0 to 1), loud=false (or true)"),
         ("{}:loud=loud", "loud cannot be loud"),

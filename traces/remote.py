@@ -280,6 +280,8 @@ def _asking(url: Url, purpose: str = "read") -> Iterator[None]:
         raise
     except FileNotFoundError:
         raise TraceError(f"{url} does not exist") from None
+    except ImportError as error:
+        raise TraceError(f"{url} cannot be {purpose}: pip install '.[remote]' ({error})") from None
     except Exception as error:
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise TraceError(f"{url} cannot be {purpose}: {reason}") from error

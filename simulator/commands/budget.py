@@ -36,7 +36,11 @@ from hisparse_sim.traces.terminal import wrote
 @start_option
 @provenance_option
 @click.option(
-    "--seed", type=Seed(0), default=0, show_default=True, help="Seed of the policy random."
+    "--seed",
+    type=Seed(0),
+    default=0,
+    show_default=True,
+    help="Seed of policies that draw at random.",
 )
 @click.option("--jobs", type=Number(1), help="Threads.  [default: all cores]")
 @quiet_option

@@ -85,7 +85,11 @@ if TYPE_CHECKING:
 @selection_options
 @provenance_option
 @click.option(
-    "--seed", type=Seed(0), default=0, show_default=True, help="Seed of the policy random."
+    "--seed",
+    type=Seed(0),
+    default=0,
+    show_default=True,
+    help="Seed of policies that draw at random.",
 )
 @workers_options
 @quiet_option

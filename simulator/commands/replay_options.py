@@ -84,7 +84,7 @@ replay_options = combined(
         type=Seed(0),
         default=0,
         show_default=True,
-        help="Seed of the policy random.",
+        help="Seed of policies that draw at random.",
     ),
     workers_options,
     quiet_option,

@@ -124,7 +124,7 @@ def parse(text: str, source: str, model_name: str | None = None) -> Reading:
         ]
     except Exception as error:  # whatever a damaged text makes the parser raise
         reason = " ".join(str(error).split())[:120]
-        raise TraceError(f"{source} is no text of a Prometheus endpoint ({reason})") from None
+        raise TraceError(f"{source} is not the text of a Prometheus endpoint ({reason})") from None
     counting = {name.split(":")[0] for name, _, _ in samples if ":hisparse_cache_" in name}
     server = next((name for name in SERVERS if name in counting), None)
     if server is None:

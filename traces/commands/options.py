@@ -92,7 +92,7 @@ start_option = click.option(
     default="staged",
     show_default=True,
     help="staged: prefill on the same GPU; direct: prefill ran elsewhere, so the buffer starts "
-    "empty.",
+    "empty, as vLLM's rules always have it.",
 )
 selection_options = combined(
     click.option(
