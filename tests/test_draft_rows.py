@@ -237,7 +237,7 @@ def test_they_are_described(tmp_path: Path) -> None:
     last = described.table().iloc[-1]
     assert (last["draft_tokens"], last["accepted_per_step"], last["rows"]) == (3, 1.5, 8)
     said = CliRunner().invoke(cli, ["trace", "info", str(path)]).output
-    assert "up to 3 queries a step, of which 1.50 tokens are accepted on average" in said
+    assert "up to 3 queries a step, 1.50 accepted on average" in said
     assert "in 2 layers; 2 layers repeat the one before them" in said
     assert "draft_tokens" not in info(open_trace(sample_path())).table()
 

@@ -172,9 +172,7 @@ def show_trace_info(info: TraceInfo, output: Path | None = None) -> None:
     if metadata.draft_tokens > 1:
         facts["drafts"] = f"up to {metadata.draft_tokens} queries a step"
         if info.accepted_per_step is not None:
-            facts["drafts"] += (
-                f", of which {info.accepted_per_step:.2f} tokens are accepted on average"
-            )
+            facts["drafts"] += f", {info.accepted_per_step:.2f} accepted on average"
     if sharing := followers(metadata.layer_types):
         facts["indexers"] = (
             f"in {len(sharing)} layers; {sum(sharing.values())} layers repeat the one before them"
