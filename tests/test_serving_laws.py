@@ -169,3 +169,20 @@ def test_more_never_gives_less(
     }
     for what, deployment in better.items():
         assert serve(deployment, load).output_tokens_per_s >= least, what
+
+
+@pytest.mark.parametrize(("layout", "gains"), [("tp8", True), ("dp8-tp8", False)])
+def test_more_memory_costs_rate_only_where_ranks_fall_out_of_step(layout: str, gains: bool) -> None:
+    # The rate of the middle half of the requests: neither the first wave nor the last counts.
+    load = Workload(32_768, 2000, 1024, 256, range_ratio=0.3)
+    rates, prefills = [], []
+    for gib in (25.0, 28.0):
+        asked = Scenario(layout=layout, output_len=2000, early_stops=True, device_pool_gib=gib)
+        found = asked.resolve("zero-cost", get_policy("lru")).setting
+        served = serve(replace(found, ratio=4).server(), load)
+        ends = np.sort(served.finished.end_s)
+        rates.append(512 / (ends[767] - ends[255]))
+        prefills.append(served.times.prefill)
+    assert (rates[1] > rates[0]) == gains
+    # The same prompts: out of step, fewer of them share a step.
+    assert prefills[1] / prefills[0] == pytest.approx(1.0 if gains else 1.04, abs=0.01)
