@@ -234,3 +234,36 @@ def test_every_format_is_documented() -> None:
     for kind in FORMATS.values():
         assert f"`{kind.prompt}`" in page
         assert f"`{kind.output}`" in page
+
+
+def test_a_column_that_is_there_twice_is_refused(tmp_path: Path) -> None:
+    for head in ("prompt_len,output_len,prompt_len", "arrival_s,prompt_len,output_len,arrival_s"):
+        row = ",".join("1" * len(head.split(",")))
+        file = written(tmp_path / "a.csv", f"{head}\n{row}\n")
+        with pytest.raises(TraceError, match=r"a.csv has the column \w+ twice: leave one"):
+            read_workload(file)
+    twice = written(tmp_path / "b.csv", "prompt_len,output_len,note,note\n5,6,a,b\n")
+    assert read_workload(twice).prompt_len.tolist() == [5]  # it is not read
+
+
+@pytest.mark.parametrize("time", ["inf", "nan", "-inf", "later"])
+@pytest.mark.parametrize(
+    "head", ["arrival_s,prompt_len,output_len", "TIMESTAMP,ContextTokens,GeneratedTokens"]
+)
+@pytest.mark.filterwarnings("error")
+def test_a_time_that_is_none_is_refused(tmp_path: Path, head: str, time: str) -> None:
+    file = written(tmp_path / "a.csv", f"{head}\n{time},100,10\n")
+    with pytest.raises(TraceError, match=r"request 1: (arrival_s is '.*', not a|TIMESTAMP is no)"):
+        read_workload(file)
+
+
+def test_times_in_another_column_are_missed_aloud(tmp_path: Path) -> None:
+    rows = "".join(f"{i},64,8\n" for i in range(40))
+    file = written(tmp_path / "a.csv", "timestamp,prompt_len,output_len\n" + rows)
+    words = ["serve", "--workload", str(file), "--concurrency", "8", "--mode", "baseline"]
+    done = CliRunner().invoke(cli, [*words, "--format", "csv"])
+    said = " ".join(done.stderr.split())
+    assert "no times were read from a.csv: the format lengths has them in arrival_s, and" in said
+    assert "the file has timestamp" in said
+    assert "load: 32 of the 40 requests of a.csv (lengths), drawn at random, four times" in said
+    assert read_workload(written(tmp_path / "b.csv", BURST)).unread == ()

@@ -42,6 +42,7 @@ class Recorded:
     due_s: Floats | None  # [n] from the first one on; None: the file has no times
     blocks: Blocks | None
     left_out: int  # requests without a prompt or an output
+    unread: tuple[str, ...] = ()  # columns, of a file whose format may have times and that has none
 
     def __len__(self) -> int:
         return len(self.prompt_len)
@@ -88,6 +89,7 @@ class Recorded:
             due,
             self.blocks.of(kept) if self.blocks else None,
             self.left_out,
+            self.unread,
         )
 
     def at(self, arrival_s: Floats, concurrency: int | None) -> Requests:
@@ -109,7 +111,7 @@ def read_workload(path: str | Path) -> Recorded:
             f"{file} is one JSON list: if it holds texts, as ShareGPT does, count their tokens"
             " first, and give a CSV with prompt_len and output_len"
         )
-    kind, columns = _json_lines(file) if start[:1] == b"{" else _csv(file)
+    kind, columns, names = _json_lines(file) if start[:1] == b"{" else _csv(file)
     prompts = _whole(file, kind.prompt, columns[kind.prompt])
     outputs = _whole(file, kind.output, columns[kind.output])
     due = _times(file, kind, columns[kind.time]) if kind.time in columns else None
@@ -123,7 +125,12 @@ def read_workload(path: str | Path) -> Recorded:
     if kind.blocks in columns:
         blocks = _blocks(file, kind, columns[kind.blocks]).of(kept)
     left_out = len(prompts) - len(kept)
-    return Recorded(file.name, kind.name, prompts[kept], outputs[kept], due, blocks, left_out)
+    unread = tuple(name for name in names if name not in columns)
+    if due is not None or kind.each:
+        unread = ()
+    return Recorded(
+        file.name, kind.name, prompts[kept], outputs[kept], due, blocks, left_out, unread
+    )
 
 
 def _known(file: Path, names: Iterable[str]) -> Format:
@@ -135,11 +142,16 @@ def _known(file: Path, names: Iterable[str]) -> Format:
     raise TraceError(f"{file} has the columns of no known format ({formats})")
 
 
-def _csv(file: Path) -> tuple[Format, Mapping[str, Any]]:
+def _csv(file: Path) -> tuple[Format, Mapping[str, Any], list[str]]:
+    """The format, its columns, and the names of all."""
     try:
-        names = [str(name) for name in pd.read_csv(file, nrows=0).columns]
+        head = pd.read_csv(file, nrows=1, header=None, dtype=str, keep_default_na=False)
+        names = [str(name) for name in head.iloc[0]]
         kind = _known(file, names)
         wanted = [name for name in (kind.prompt, kind.output, kind.time) if name in names]
+        for name in wanted:
+            if names.count(name) > 1:
+                raise TraceError(f"{file} has the column {name} twice: leave one")
         table = pd.read_csv(
             file, usecols=wanted, nrows=MOST_REQUESTS + 1, low_memory=False, skip_blank_lines=True
         )
@@ -149,11 +161,13 @@ def _csv(file: Path) -> tuple[Format, Mapping[str, Any]]:
         raise TraceError(f"{file} is CSV, and {kind.name} writes JSON lines")
     if len(table) > MOST_REQUESTS:
         raise TraceError(f"{file} has more than {MOST_REQUESTS:,} requests: give a part of it")
-    return kind, {name: table[name] for name in wanted}
+    return kind, {name: table[name] for name in wanted}, names
 
 
-def _json_lines(file: Path) -> tuple[Format, Mapping[str, Any]]:
+def _json_lines(file: Path) -> tuple[Format, Mapping[str, Any], list[str]]:
+    """As `_csv`; the names are those of the first line."""
     kind: Format | None = None
+    keys: list[str] = []
     columns: dict[str, list[Any]] = {}
     with opened(file) as source:
         number = 0
@@ -163,7 +177,7 @@ def _json_lines(file: Path) -> tuple[Format, Mapping[str, Any]]:
                 continue
             row = _object(line, f"{file}, line {number}")
             if kind is None:
-                kind = _known(file, row)
+                kind, keys = _known(file, row), list(row)
                 names = (kind.prompt, kind.output, kind.time, kind.blocks)
                 columns = {name: [] for name in names if name in row}
                 if kind.each:
@@ -176,7 +190,7 @@ def _json_lines(file: Path) -> tuple[Format, Mapping[str, Any]]:
             if number > MOST_REQUESTS:
                 raise TraceError(f"{file} has more than {MOST_REQUESTS:,} requests: give a part")
     assert kind is not None  # the file begins with an object
-    return kind, columns
+    return kind, columns, keys
 
 
 def _object(line: bytes, place: str) -> dict[str, Any]:
@@ -225,7 +239,9 @@ def _times(file: Path, kind: Format, values: Any) -> Floats:
     if kind.second:
         seconds = _numbers(file, kind.time, values) / kind.second
     else:
-        dates = pd.to_datetime(pd.Series(values), utc=True, errors="coerce", format="ISO8601")
+        dates = pd.to_datetime(
+            pd.Series(values).astype(str), utc=True, errors="coerce", format="ISO8601"
+        )
         if dates.isna().any():
             row = int(dates.isna().to_numpy().argmax())
             raise TraceError(f"{file}, request {row + 1}: {kind.time} is no date")

@@ -6,9 +6,15 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from hisparse_sim.simulator.serving.aim import Aim
+from hisparse_sim.simulator.serving.aim import OPEN_LOOP_REQUESTS, Aim
 from hisparse_sim.simulator.serving.prediction import Setting
 from hisparse_sim.simulator.serving.workload_files import Recorded
+from hisparse_sim.simulator.serving.workload_formats import FORMATS
+
+_DRAWN = {  # by whether the loop is open
+    False: "four times the concurrency",
+    True: f"{OPEN_LOOP_REQUESTS:,} at a rate",
+}
 
 
 def notes_on(recorded: Recorded, setting: Setting, aim: Aim) -> Iterator[str]:
@@ -16,11 +22,19 @@ def notes_on(recorded: Recorded, setting: Setting, aim: Aim) -> Iterator[str]:
     drawn = aim.drawn or recorded
     prompts, outputs = drawn.prompt_len, drawn.output_len
     longest = np.percentile(prompts, 99), np.percentile(outputs, 99)
+    chosen = ""
+    if len(drawn) < len(recorded):
+        chosen = ", drawn at random, " + ("as asked" if aim.requests else _DRAWN[aim.open_loop])
     yield (
         f"load: {len(drawn):,} of the {len(recorded):,} requests of {recorded.name}"
-        f" ({recorded.format}); prompts of {prompts.mean():,.0f} tokens (p99 {longest[0]:,.0f}),"
-        f" outputs of {outputs.mean():,.0f} (p99 {longest[1]:,.0f})"
+        f" ({recorded.format}){chosen}; prompts of {prompts.mean():,.0f} tokens"
+        f" (p99 {longest[0]:,.0f}), outputs of {outputs.mean():,.0f} (p99 {longest[1]:,.0f})"
     )
+    if recorded.unread:
+        yield (
+            f"no times were read from {recorded.name}: the format {recorded.format} has them in"
+            f" {FORMATS[recorded.format].time}, and the file has {', '.join(recorded.unread[:5])}"
+        )
     if recorded.left_out:
         yield f"{recorded.left_out:,} requests without a prompt or an output are left out"
     if recorded.blocks is None:
