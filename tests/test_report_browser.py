@@ -143,6 +143,20 @@ def test_every_series_equals_its_table(browser: Any, page: Path) -> None:
     assert plan["tokens_per_s"].tolist() == [100, 99.5]
 
 
+def test_curves_are_named_at_their_ends(browser: Any) -> None:
+    """Behind the last step, within the picture, and not cut off there."""
+    ends = browser.execute_script(
+        "return [...document.querySelectorAll('#rolling .mark-text[role] text, #rolling"
+        " .mark-text text[aria-roledescription]')].map((one) => [one.textContent,"
+        " one.getAttribute('opacity'), one.parentElement.getAttribute('clip-path'),"
+        " one.getBoundingClientRect().right <="
+        " document.querySelector('#rolling svg').getBoundingClientRect().right])"
+    )
+    assert ends
+    assert {name for name, *_ in ends} <= {"2,048", "3,072", "4,096"}
+    assert {(clip, within) for _, _, clip, within in ends} == {(None, True)}
+
+
 def test_layers_that_were_not_sampled_are_a_gap(browser: Any) -> None:
     """Layers 4, 9 and 14: points, and no line from one to the next."""
     paths = browser.execute_script(

@@ -222,6 +222,7 @@ def rolling(
             "align": "left",
             "dx": 4,
             "fontSize": 11,
+            "clip": False,  # else by the zoom
             "opacity": {"expr": named},
         },
         "encoding": {"y": y, "text": {"field": "buffer", "format": ",d"}},
