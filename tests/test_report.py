@@ -454,6 +454,7 @@ def test_plans_and_serving_runs_are_redone_by_their_commands(
     paths = [tmp_path / name for name in ("rows.csv", "plan.json", "serve.csv")]
     for before in read_results(paths)[1:]:
         command = findings.command(before)
+        assert "--buffer 4096" in command  # serve chose it
         before.path.unlink()
         run(*shlex.split(command)[1:])
         again = read_results([paths[0], before.path])[1]
