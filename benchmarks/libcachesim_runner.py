@@ -30,6 +30,7 @@ CACHES = {
     "s3-fifo": libcachesim.S3FIFO,
     "sieve": libcachesim.Sieve,
     "slru": libcachesim.SLRU,
+    "w-tinylfu": libcachesim.WTinyLFU,
 }
 
 _RECORD = np.dtype(

@@ -22,7 +22,7 @@ def main() -> None:
         {"policy": policy, "buffer": int(size), "misses": round(rates[policy] * WHOLE / 100)}
         for size, sets in sizes.items()
         for rates in [sets["held_out"]["miss_percent"]]
-        for policy in ("lru", "fast-slow", "belady")
+        for policy in ("lru", "mq", "fast-slow", "belady")
     ]
     table = pd.DataFrame(rows).assign(
         accesses=WHOLE, steps=1, trace=TRACES, provenance="captured, simulated:"

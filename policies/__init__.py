@@ -25,6 +25,7 @@ from hisparse_sim.policies.lru import LRU
 from hisparse_sim.policies.lru_k import LRU_K
 from hisparse_sim.policies.lru_lfu import LRU_LFU
 from hisparse_sim.policies.lru_misses_last import LRU_MISSES_LAST
+from hisparse_sim.policies.mq import MQ
 from hisparse_sim.policies.next_rank import NEXT_RANK
 from hisparse_sim.policies.parameters import configured, described, divided, parameter
 from hisparse_sim.policies.policy import Policy, PolicyError, Setup, Step
@@ -37,6 +38,7 @@ from hisparse_sim.policies.sink_recent import SINK_RECENT
 from hisparse_sim.policies.slru import SLRU
 from hisparse_sim.policies.textbook_lru import TEXTBOOK_LRU
 from hisparse_sim.policies.two_q import TWO_Q
+from hisparse_sim.policies.w_tinylfu import W_TINYLFU
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -74,6 +76,8 @@ POLICIES: dict[str, Policy] = {
         SAMPLED_LRU,
         SET_ASSOCIATIVE_LRU,
         FAST_SLOW,
+        MQ,
+        W_TINYLFU,
     )
 }
 

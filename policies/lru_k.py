@@ -1,8 +1,13 @@
 """LRU-K: evict what was used K times ago longest, K = 2 by default.
 
 The backward K-distance of a position that was used fewer than K times is infinite: such go first,
-in the engine's order. Uses are remembered beyond eviction, as long as the request lasts. A step is
-one use, and there is no correlated reference period: all accesses of a step are at one time.
+in the engine's order. Uses are remembered beyond eviction, as long as the request lasts, unless
+`remember` is off. A step is one use, and there is no correlated reference period: all accesses of a
+step are at one time.
+
+libCacheSim forgets the uses of what it evicts: with `remember=False`, an empty start and one
+position a step both miss equally often. (At a start that finds the buffer filled it counts the
+filling as a use.)
 
 Reference: O'Neil, O'Neil and Weikum, SIGMOD 1993.
 """
@@ -21,16 +26,17 @@ from hisparse_sim.policies.valued import Values, evict_least, values
 @dataclass(frozen=True)
 class Parameters:
     k: int = parameter(2, "uses", least=1, most=8)
+    remember: bool = parameter(True, "keep the uses of positions that are in no slot")
 
 
 class State(NamedTuple):
     values: Values  # the step of the K-th last use, 0 for none
-    uses: Floats  # [K, T] the steps of the last uses, the latest first, 0 for none
+    uses: Floats  # [K, T + 1] the steps of the last uses, the latest first, 0 for none
 
 
 def state(setup: Setup) -> State:
-    uses = np.zeros((setup.parameters.k, setup.positions))
-    return State(values(setup, remembers=True), uses)
+    chosen = setup.parameters
+    return State(values(setup, chosen.remember), np.zeros((chosen.k, setup.positions + 1)))
 
 
 @hook
@@ -45,6 +51,9 @@ def step(state: State, step: Step, now: int) -> None:
         uses[0, position] = now
         state.values.of[position] = uses[last, position]
     evict_least(state.values, step)
+    if state.values.remembers[0] == 0:
+        for slot in step.victims:
+            uses[:, step.token[slot]] = 0.0
 
 
 LRU_K = Policy(

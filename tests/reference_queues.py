@@ -172,6 +172,122 @@ class S3Fifo:
         self.to = None
 
 
+@dataclass
+class Mq:
+    buffer_size: int
+    queues: int = 8
+    life_share: float = 1.0
+    ghost_share: float = 4.0
+
+    def __post_init__(self) -> None:
+        self.lists: list[list[int]] = [[] for _ in range(self.queues)]
+        self.ghost: list[int] = []
+        self.uses: dict[int, int] = {}
+        self.expiry: dict[int, int] = {}
+        self.life = int(self.life_share * self.buffer_size)
+        self.clock = 0
+        self.demanded: set[int] = set()
+
+    def begin(self, step: int, demanded: set[int]) -> None:
+        self.demanded = demanded
+
+    def _enter(self, token: int, stay: set[int]) -> None:
+        self.uses[token] = self.uses.get(token, 0) + 1
+        queue = min(self.uses[token].bit_length() - 1, self.queues - 1)
+        self.lists[queue].append(token)
+        self.expiry[token] = self.clock + self.life
+        self.clock += 1
+        for below, queue_above in enumerate(self.lists[1:]):
+            if queue_above and self.expiry[queue_above[0]] < self.clock:
+                if queue_above[0] in stay:
+                    continue
+                sinking = queue_above.pop(0)
+                self.lists[below].append(sinking)
+                self.expiry[sinking] = self.clock + self.life
+
+    def hit(self, slot: int, token: int) -> None:
+        next(queue for queue in self.lists if token in queue).remove(token)
+        self._enter(token, set())
+
+    def victim(self, token: int, slots: Slots, demanded: set[int]) -> int:
+        if token in self.ghost:
+            self.ghost.remove(token)
+        for queue in self.lists:
+            found = oldest(queue, demanded)
+            if found is not None:
+                queue.remove(found)
+                self.ghost.append(found)
+                if len(self.ghost) > int(self.ghost_share * self.buffer_size):
+                    del self.uses[self.ghost.pop(0)]
+                return int(slots.index(found))
+        raise AssertionError("no slot is free")
+
+    def insert(self, slot: int, token: int) -> None:
+        self._enter(token, self.demanded)
+
+
+@dataclass
+class WTinyLfu:
+    buffer_size: int
+    window_share: float = 0.01
+    protected_share: float = 0.8
+    sample: float = 10
+    window: list[int] = field(default_factory=list)
+    probation: list[int] = field(default_factory=list)
+    protected: list[int] = field(default_factory=list)
+    uses: dict[int, int] = field(default_factory=dict)
+    counted: int = 0
+
+    @property
+    def most(self) -> int:
+        return max(1, int(self.window_share * self.buffer_size))
+
+    def begin(self, step: int, demanded: set[int]) -> None: ...
+
+    def _count(self, token: int) -> None:
+        self.uses[token] = min(self.uses.get(token, 0) + 1, 15)
+        self.counted += 1
+        if self.counted > int(self.sample * self.buffer_size):
+            self.uses = {each: uses // 2 for each, uses in self.uses.items()}
+            self.counted //= 2
+
+    def hit(self, slot: int, token: int) -> None:
+        self._count(token)
+        if token in self.window:
+            self.window.remove(token)
+            self.window.append(token)
+            return
+        (self.protected if token in self.protected else self.probation).remove(token)
+        self.protected.append(token)
+        if len(self.protected) > int(self.protected_share * (self.buffer_size - self.most)):
+            self.probation.append(self.protected.pop(0))
+
+    def victim(self, token: int, slots: Slots, demanded: set[int]) -> int:
+        candidate = oldest(self.window, demanded)
+        other = oldest(self.probation, demanded)
+        main = self.probation
+        if other is None:
+            other, main = oldest(self.protected, demanded), self.protected
+        if other is None or (
+            candidate is not None and self.uses.get(candidate, 0) <= self.uses.get(other, 0)
+        ):
+            assert candidate is not None
+            self.window.remove(candidate)
+            return int(slots.index(candidate))
+        main.remove(other)
+        if candidate is None:  # all of the window is demanded
+            candidate = self.window[0]
+        self.window.remove(candidate)
+        self.probation.append(candidate)
+        return int(slots.index(other))
+
+    def insert(self, slot: int, token: int) -> None:
+        if len(self.window) >= self.most:
+            self.probation.append(self.window.pop(0))
+        self.window.append(token)
+        self._count(token)
+
+
 class SampledLru(Random):
     """Draws from the same stream as random, several times for a victim."""
 

@@ -319,10 +319,10 @@ class Lfuda(Uses):
 
 
 class LruK(Rule):
-    """Uses are never forgotten."""
+    """Uses are never forgotten, or at eviction."""
 
-    def set(self, k: int = 2) -> None:
-        self.k = k
+    def set(self, k: int = 2, remember: bool = True) -> None:
+        self.k, self.remember = k, remember
         self.uses: dict[int, list[int]] = {}
 
     def begin(self, now: int, held: list[int], hits: list[int], missed: list[int]) -> None:
@@ -332,6 +332,10 @@ class LruK(Rule):
     def value(self, position: int, slot: int) -> float:
         uses = self.uses.get(position, [])
         return uses[-self.k] if len(uses) >= self.k else 0
+
+    def end(self, now: int, missed: list[int], evicted: list[int], highest: float) -> None:
+        for position in () if self.remember else evicted:
+            self.uses.pop(position, None)
 
 
 class BucketedLru(Rule):

@@ -95,6 +95,12 @@ GOLDEN: dict[tuple[str, str, int], int] = {
     ("lru-misses-last", "staged", 2048): 1668402,
     ("lru-misses-last", "staged", 4096): 604522,
     ("lru-misses-last", "staged", 6144): 329457,
+    ("mq", "direct", 2048): 1668282,
+    ("mq", "direct", 4096): 557675,
+    ("mq", "direct", 6144): 312893,
+    ("mq", "staged", 2048): 1668265,
+    ("mq", "staged", 4096): 557700,
+    ("mq", "staged", 6144): 313054,
     ("random", "direct", 2048): 1668784,
     ("random", "direct", 4096): 731881,
     ("random", "direct", 6144): 431172,
@@ -143,6 +149,12 @@ GOLDEN: dict[tuple[str, str, int], int] = {
     ("textbook-lru", "staged", 2048): 1668059,
     ("textbook-lru", "staged", 4096): 593829,
     ("textbook-lru", "staged", 6144): 327375,
+    ("w-tinylfu", "direct", 2048): 1668043,
+    ("w-tinylfu", "direct", 4096): 587938,
+    ("w-tinylfu", "direct", 6144): 330484,
+    ("w-tinylfu", "staged", 2048): 1668021,
+    ("w-tinylfu", "staged", 4096): 588144,
+    ("w-tinylfu", "staged", 6144): 333681,
 }
 
 # The sample holds neither ranks nor scores.

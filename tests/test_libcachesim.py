@@ -47,6 +47,11 @@ def zipf(seed: int) -> tuple[NDArray[np.int64], int]:
     return random.permutation(keys)[drawn], buffer_size
 
 
+def one_a_step(keys: NDArray[np.int64], buffer_size: int) -> Stream:
+    above = int(keys.max()) + buffer_size + 2
+    return Stream("r", 0, above - 1, [(above, [int(key)]) for key in keys])
+
+
 @pytest.mark.parametrize("start", ["staged", "direct"])
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("sequence", [uniform, zipf])
@@ -57,8 +62,7 @@ def test_one_position_a_step_misses_as_often_as_libcachesim(
         keys, buffer_size = sequence(seed)
         if buffer_size < LEAST.get(policy, 1):
             continue
-        above = int(keys.max()) + buffer_size + 2
-        stream = Stream("r", 0, above - 1, [(above, [int(key)]) for key in keys])
+        stream = one_a_step(keys, buffer_size)
 
         preloaded = np.arange(buffer_size if start == "staged" else 0)
         path = tmp_path / f"{seed}.oracleGeneral.bin"
@@ -69,3 +73,22 @@ def test_one_position_a_step_misses_as_often_as_libcachesim(
         rule = QUEUES[policy](buffer_size) if policy in QUEUES else policy
         slow = sum(len(step.misses) for step in replay(stream, rule, buffer_size, start))
         assert (int(ours.misses.sum()), slow) == (theirs - len(preloaded),) * 2, f"seed {seed}"
+
+
+@pytest.mark.parametrize("sequence", [uniform, zipf])
+def test_lru_k_that_forgets_what_it_evicts_misses_as_often_as_libcachesim(
+    sequence: Keys, tmp_path: Path
+) -> None:
+    """From an empty start: libCacheSim would count what fills the buffer as uses."""
+    remembering = 0
+    for seed in range(10):
+        keys, buffer_size = sequence(seed)
+        path = tmp_path / f"{seed}.oracleGeneral.bin"
+        libcachesim_runner.write_oracle_general(path, keys)
+        theirs = libcachesim_runner.run("lru-k", path, buffer_size, hashpower=12).misses
+        demand = demand_of(one_a_step(keys, buffer_size))
+        ours = replay_part(demand, "lru-k:remember=false", buffer_size, "direct")
+        assert int(ours.misses.sum()) == theirs, f"seed {seed}"
+        remembering += int(replay_part(demand, "lru-k", buffer_size, "direct").misses.sum())
+        remembering -= theirs
+    assert remembering != 0  # the two do differ

@@ -28,6 +28,13 @@ RULES: list[tuple[str, Make]] = [
     ("2q:a1in=0.5,a1out=1", lambda _, size: rules.TwoQ(size, 0.5, 1)),
     ("s3-fifo", lambda _, size: rules.S3Fifo(size)),
     ("s3-fifo:small=0.4,ghost=0.5", lambda _, size: rules.S3Fifo(size, 0.4, 0.5)),
+    ("mq", lambda _, size: rules.Mq(size)),
+    ("mq:queues=3,life=0.5,ghost=0.5", lambda _, size: rules.Mq(size, 3, 0.5, 0.5)),
+    ("w-tinylfu", lambda _, size: rules.WTinyLfu(size)),
+    (
+        "w-tinylfu:window=0.4,protected=0.5,sample=1.5",
+        lambda _, size: rules.WTinyLfu(size, 0.4, 0.5, 1.5),
+    ),
     ("sampled-lru", lambda stream, size: rules.SampledLru(key(stream, size))),
     ("sampled-lru:candidates=1", lambda stream, size: rules.Random(key(stream, size))),
     ("set-associative-lru:ways=2", lambda _, size: rules.SetAssociativeLru(size, 2)),

@@ -39,6 +39,7 @@ RULES: list[tuple[str, type[rules.Rule], dict[str, Any]]] = [
     ("lru-k", rules.LruK, {}),
     ("lru-k", rules.LruK, {"k": 1}),
     ("lru-k", rules.LruK, {"k": 3}),
+    ("lru-k", rules.LruK, {"remember": False}),
     ("lfuda", rules.Lfuda, {}),
     ("hyperbolic", rules.Hyperbolic, {}),
     ("textbook-lru", rules.TextbookLru, {}),
