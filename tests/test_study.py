@@ -130,7 +130,7 @@ def test_prefetch_rows_say_where_its_copies_went(found: Study) -> None:
     assert (oracle["useless_per_step"] == 0).all()
     assert (rows["late_per_step"] == 0).all()  # the link has room
     assert (
-        "left out, since a trace lacks what they need: next-ranks, rank-average, holt, drafts"
+        "left out, since they do not apply to every trace: next-ranks, rank-average, holt, drafts"
         in (found.notes)
     )
     assert any("the link copies" in note for note in found.notes)
@@ -238,6 +238,34 @@ def test_a_trace_with_drafts_is_studied_by_the_first_query_of_a_step(tmp_path: P
     with_drafts = one(found.rows, policy="lru", prefetcher="drafts", budget=4)
     assert with_drafts["useful_per_step"] > 1
     assert found.rows["lru_slots"].isna().all()
+    assert set(found.rows["queries"]) == {"first"}
+    said = "drafts has drafts: of every step only the first query is replayed"
+    assert found.notes[0] == said
+    words = ["--policy", "lru", "--buffer", "16", "--prefetch", "none"]
+    printed = CliRunner().invoke(cli, ["study", str(tmp_path / "drafts.parquet"), *words])
+    assert "without the rows of drafts" in printed.stdout
+    assert said in printed.stderr
+
+
+def test_traces_with_and_without_drafts_are_studied_together(tmp_path: Path) -> None:
+    parts = [drift(layer=layer, steps=90, first_seq_len=60) for layer in range(2)]
+    drafts = [drafted(part, 3, 2) for part in parts]
+    paths = [
+        write(tmp_path / "plain.parquet", parts),
+        write(tmp_path / "drafts.parquet", drafts, metadata(draft_tokens=3)),
+    ]
+    found = hs.study(paths, "clock", 16, budgets=2)
+    assert set(found.rows["prefetcher"]) == {"none"}
+    assert dict(zip(found.rows["trace"], found.rows["queries"], strict=True)) == {
+        "plain": "all",
+        "drafts": "first",
+        "all": "first",
+    }
+    alone = [hs.study(path, "clock", 16, prefetchers=()).rows for path in paths]
+    for name, rows in zip(("plain", "drafts"), alone, strict=True):
+        for policy in ("lru", "clock", "belady"):
+            both = one(found.rows, trace=name, policy=policy)
+            assert both["misses"] == one(rows, policy=policy)["misses"]
 
 
 def first_queries(part: Demand) -> Demand:

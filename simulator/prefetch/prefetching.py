@@ -62,7 +62,8 @@ class Prefetch:
     def check(self, trace: Trace, policy: Policy, buffer_size: int) -> None:
         """Raise ValueError for a buffer that is too small, TraceError for a trace without what the
         prefetcher needs."""
-        check_trace(self.prefetcher, trace)
+        if self.budget > 0:
+            check_trace(self.prefetcher, trace)
         if buffer_size - self.own_slots < trace.metadata.top_k:
             raise PrefetchError(
                 f"a prefetch into {self.own_slots:,} slots leaves fewer than the top_k of"
@@ -105,8 +106,8 @@ class Prefetch:
 def check_trace(prefetcher: Prefetcher, trace: Trace) -> None:
     """Raise TraceError if a trace lacks what the prefetcher needs."""
     columns_for(trace, [prefetcher])
-    if _has_drafts(trace) != prefetcher.needs_drafts:
-        has = "has drafts" if _has_drafts(trace) else "has no rows of drafts"
+    if has_drafts(trace) != prefetcher.needs_drafts:
+        has = "has drafts" if has_drafts(trace) else "has no rows of drafts"
         raise TraceError(
             f"prefetcher {prefetcher.name} does not apply to {trace.path}, which {has}"
         )
@@ -126,7 +127,7 @@ def read_with_hints(
 ) -> tuple[Demand, Hints]:
     """Read a part as a prefetcher takes it, and the hints of its steps."""
     columns = columns_for(trace, [prefetcher, *policies])
-    if prefetcher.needs_drafts:
+    if has_drafts(trace):
         return _first_queries(trace.read(part, (*columns, QUERY), steps))
     demand = trace.read(part, columns, steps)
     layers = [each.layer for each in trace.parts if each.request == part.request]
@@ -145,19 +146,20 @@ def read_with_hints(
 
 
 def without_prefetch(traces: Sequence[Trace]) -> Prefetch | None:
-    """Return the rules under which traces with drafts are replayed as those with prefetch are: the
+    """Return the rules under which a study replays traces with drafts, alone or with others: the
     first query of every step. None if there are no drafts."""
-    return Prefetch(DRAFTS, 0) if any(map(_has_drafts, traces)) else None
+    return Prefetch(DRAFTS, 0) if any(map(has_drafts, traces)) else None
 
 
 def read_first_queries(trace: Trace, part: Part, steps: tuple[int, int] | None = None) -> Demand:
     """Read a part, of a trace with drafts the first query of every step."""
-    if _has_drafts(trace):
+    if has_drafts(trace):
         return _first_queries(trace.read(part, (QUERY,), steps))[0]
     return trace.read(part, (), steps)
 
 
-def _has_drafts(trace: Trace) -> bool:
+def has_drafts(trace: Trace) -> bool:
+    """Return whether a step of the trace may have several queries."""
     return trace.metadata.draft_tokens > 1
 
 

@@ -9,6 +9,7 @@ import pandas as pd
 
 from hisparse_sim.simulator.mrc.curves import MissCurves
 from hisparse_sim.simulator.mrc.names import TEXTBOOK_LRU
+from hisparse_sim.simulator.prefetch.prefetching import has_drafts
 from hisparse_sim.simulator.replay.metrics import tidy_rows
 from hisparse_sim.simulator.serving.costs import SwapIn
 from hisparse_sim.simulator.study.measured import NO_PREFETCH, Measured, Setting
@@ -18,7 +19,8 @@ from hisparse_sim.simulator.study.together import Batch, batches_of, busiest, le
 BELADY, LRU = "belady", "lru"
 RESAMPLES = 2000
 NAN = float("nan")
-ALL = "all"  # the traces together
+ALL = "all"  # the traces together; queries of a step
+FIRST = "first"  # query of a step: rows of drafts are left out
 
 Longs = npt.NDArray[np.int64]
 
@@ -56,6 +58,7 @@ def rows_of(
             "trace_sha256": " ".join(dict.fromkeys(piece.trace.sha256 for piece in pieces)),
             "requests": len(set(measured.requests[parts].tolist())),
             "parts": len(parts),
+            "queries": FIRST if any(has_drafts(piece.trace) for piece in pieces) else ALL,
         }
         curve = _lru_curve(curves, name)
         for setting in sorted(measured.misses, key=_place(measured)):

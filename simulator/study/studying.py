@@ -6,7 +6,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import ClassVar, NamedTuple, TypeVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -15,9 +15,13 @@ from hisparse_sim.policies import POLICIES, Policy, get_policy
 from hisparse_sim.simulator.mrc import mrc
 from hisparse_sim.simulator.mrc.names import TEXTBOOK_LRU
 from hisparse_sim.simulator.prefetch import PREFETCHERS, Prefetcher, get_prefetcher
-from hisparse_sim.simulator.prefetch.prefetching import Prefetch, check_trace, without_prefetch
+from hisparse_sim.simulator.prefetch.prefetching import (
+    Prefetch,
+    check_trace,
+    has_drafts,
+    without_prefetch,
+)
 from hisparse_sim.simulator.replay.kept import Kept
-from hisparse_sim.simulator.replay.ranking import columns_for
 from hisparse_sim.simulator.replay.sweeping import BELADY, Progress, rows_kept, sweep
 from hisparse_sim.simulator.replay.tasks import Variant
 from hisparse_sim.simulator.serving.costs import model_of
@@ -25,14 +29,14 @@ from hisparse_sim.simulator.serving.hardware import load_hardware
 from hisparse_sim.simulator.serving.step_source import steps_for
 from hisparse_sim.simulator.serving.sweeps import swap_in_over
 from hisparse_sim.simulator.study.bounds import Bounds
+from hisparse_sim.simulator.study.chosen import check_policy, several, with_enough
 from hisparse_sim.simulator.study.measured import NO_PREFETCH, Measured
 from hisparse_sim.simulator.study.rows import rows_of
 from hisparse_sim.simulator.study.together import entries_in
-from hisparse_sim.traces import Trace, TraceError, Traces, as_traces
+from hisparse_sim.traces import Trace, Traces, as_traces
 from hisparse_sim.traces.arguments import step_range, whole_number, whole_numbers
 from hisparse_sim.traces.notebook import Shown
 
-Named = TypeVar("Named", Policy, Prefetcher)
 _SIZES = (1, 1.5, 2, 3, 4)  # of top_k
 BUDGETS = (64, 128, 256, 512)
 LRU = "lru"
@@ -134,20 +138,24 @@ def study(
     """
     of = as_traces(traces)
     top_k = max(trace.metadata.top_k for trace in of)
-    given = tuple(int(times * top_k) for times in _SIZES) if buffers is None else _several(buffers)
+    given = tuple(int(times * top_k) for times in _SIZES) if buffers is None else several(buffers)
     sizes = tuple(dict.fromkeys(given))
-    notes: list[str] = []
-    named = None if policies is None else map(get_policy, _several(policies))
-    chosen = _with_enough(of, named, POLICIES.values(), _check_policy, notes)
-    guesses = None if prefetchers is None else map(get_prefetcher, _several(prefetchers))
-    guessing = _with_enough(of, guesses, PREFETCHERS.values(), check_trace, notes)
+    notes = [
+        f"{trace.name} has drafts: of every step only the first query is replayed"
+        for trace in of
+        if has_drafts(trace)
+    ]
+    named = None if policies is None else map(get_policy, several(policies))
+    chosen = with_enough(of, named, POLICIES.values(), check_policy, notes)
+    guesses = None if prefetchers is None else map(get_prefetcher, several(prefetchers))
+    guessing = with_enough(of, guesses, PREFETCHERS.values(), check_trace, notes)
     entries = [
         whole_number("budgets", each, 1)
-        for each in _several(BUDGETS if budgets is None else budgets)
+        for each in several(BUDGETS if budgets is None else budgets)
     ]
     beside = tuple(
         get_policy(each)
-        for each in _several(LRU if prefetch_policies is None else prefetch_policies)
+        for each in several(LRU if prefetch_policies is None else prefetch_policies)
     )
     chosen = tuple(dict.fromkeys((get_policy(LRU), *chosen, *beside, get_policy(BELADY))))
     requests = requests if requests is None or isinstance(requests, str) else tuple(requests)
@@ -222,40 +230,6 @@ def study(
     assert bounds is not None
     table = rows_of(measured, bounds, curves, swap_in, start, steps=steps, seed=seed, jobs=jobs)
     return Study(table, done.digests, len(sweeps), len(sweeps), tuple(notes))
-
-
-def _check_policy(policy: Policy, trace: Trace) -> None:
-    if columns_for(trace, [policy]) and trace.metadata.draft_tokens > 1:
-        raise TraceError(f"policy {policy.name} is not told the ranks and scores of drafts")
-
-
-def _several(given: object) -> tuple:  # type: ignore[type-arg]
-    one = isinstance(given, str | int | Policy | Prefetcher) or not isinstance(given, Iterable)
-    return (given,) if one else tuple(given)  # type: ignore[arg-type]
-
-
-def _with_enough(
-    traces: Sequence[Trace],
-    asked: Iterable[Named] | None,
-    every: Iterable[Named],
-    check: Callable[[Named, Trace], object],
-    notes: list[str],
-) -> tuple[Named, ...]:
-    """Return what is asked for, else, of all, those for which every trace has what they need."""
-    found, without = [], []
-    for each in every if asked is None else asked:
-        try:
-            for trace in traces:
-                check(each, trace)
-        except TraceError:
-            if asked is not None:
-                raise
-            without.append(each.name)
-        else:
-            found.append(each)
-    if without:
-        notes.append(f"left out, since a trace lacks what they need: {', '.join(without)}")
-    return tuple(dict.fromkeys(found))
 
 
 def _mean_tokens(

@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from hisparse_sim.simulator.study.measured import NO_PREFETCH
-from hisparse_sim.simulator.study.rows import ALL, BELADY, LRU
+from hisparse_sim.simulator.study.rows import ALL, BELADY, FIRST, LRU
 from hisparse_sim.simulator.views.tables import table_text, write_text
 
 Columns = dict[str, tuple[str, Callable[[Any], str]]]
@@ -36,7 +36,8 @@ def show_study(rows: pd.DataFrame, output: Path | None = None) -> None:
     first = shown.iloc[0]
     before = (
         f"{', '.join(traces)} ({first['provenance']}): {first['parts']} parts, {first['requests']}"
-        f" request{'s' * bool(first['requests'] > 1)}, {first['start']} start\n"
+        f" request{'s' * bool(first['requests'] > 1)}, {first['start']} start"
+        f"{', without the rows of drafts' * bool(first['queries'] == FIRST)}\n"
         "Misses, % of accesses, with 95 % intervals over requests and layers; change against LRU,"
         " %; time of one layer's swap-in, and what of it MIN would save and a prefetch that knows"
         " all"

@@ -1,0 +1,45 @@
+"""What a study compares: what was asked for, or all for which the traces have enough."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
+
+from hisparse_sim.policies import Policy
+from hisparse_sim.simulator.prefetch import Prefetcher
+from hisparse_sim.simulator.replay.ranking import columns_for
+from hisparse_sim.traces import Trace, TraceError
+
+Named = TypeVar("Named", Policy, Prefetcher)
+
+
+def check_policy(policy: Policy, trace: Trace) -> None:
+    if columns_for(trace, [policy]) and trace.metadata.draft_tokens > 1:
+        raise TraceError(f"policy {policy.name} is not told the ranks and scores of drafts")
+
+
+def several(given: object) -> tuple:  # type: ignore[type-arg]
+    one = isinstance(given, str | int | Policy | Prefetcher) or not isinstance(given, Iterable)
+    return (given,) if one else tuple(given)  # type: ignore[arg-type]
+
+
+def with_enough(
+    traces: Sequence[Trace],
+    asked: Iterable[Named] | None,
+    every: Iterable[Named],
+    check: Callable[[Named, Trace], object],
+    notes: list[str],
+) -> tuple[Named, ...]:
+    """Return what is asked for, else, of all, those for which every trace has what they need."""
+    found, without = [], []
+    for each in every if asked is None else asked:
+        try:
+            for trace in traces:
+                check(each, trace)
+        except TraceError:
+            if asked is not None:
+                raise
+            without.append(each.name)
+        else:
+            found.append(each)
+    if without:
+        notes.append(f"left out, since they do not apply to every trace: {', '.join(without)}")
+    return tuple(dict.fromkeys(found))
