@@ -75,6 +75,8 @@ def test_every_study_is_the_same(scheduler: str, path: Path, tmp_path: Path) -> 
     same(scheduler, tmp_path, ".csv", "mrc", path, "--per-layer", "--policy", "belady,fifo")
     same(scheduler, tmp_path, ".parquet", "mrc", path, "--window", "8")
     same(scheduler, tmp_path, ".csv", "trace", "info", path, "--full")
+    study = "--buffer 16,24 --policy clock --prefetch previous-layer --budget 4".split()
+    same(scheduler, tmp_path, ".parquet", "study", path, *study)
 
 
 def test_a_lost_worker_costs_its_task(scheduler: str, path: Path) -> None:

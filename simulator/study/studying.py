@@ -199,8 +199,8 @@ def study(
     reports = _Reports(sum(work), progress)
     curves = None
     if plain is None:
-        chosen_parts = {"requests": requests, "layers": layers, "steps": steps}
-        curves = mrc(of, TEXTBOOK_LRU, start=start, jobs=jobs, **chosen_parts).summed()  # type: ignore[arg-type]
+        counted = {name: value for name, value in options.items() if name != "seed"}
+        curves = mrc(of, TEXTBOOK_LRU, start=start, **counted).summed()  # type: ignore[arg-type]
     measured: Measured | None = None
     bounds: Measured | None = None
     with Kept(keep) if isinstance(keep, str | PathLike) else nullcontext(keep) as kept:
@@ -228,7 +228,8 @@ def study(
                 measured.add(done, each.prefetcher, each.budget)
     assert measured is not None
     assert bounds is not None
-    table = rows_of(measured, bounds, curves, swap_in, start, steps=steps, seed=seed, jobs=jobs)
+    threads = jobs if executor is None else None  # of this process
+    table = rows_of(measured, bounds, curves, swap_in, start, steps=steps, seed=seed, jobs=threads)
     return Study(table, done.digests, len(sweeps), len(sweeps), tuple(notes))
 
 
