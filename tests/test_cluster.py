@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import Executor, Future
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -20,6 +21,7 @@ from hisparse_sim.simulator.replay import kept, workers
 from hisparse_sim.simulator.replay.kept import Kept
 from hisparse_sim.simulator.replay.sweeping import Progress
 from hisparse_sim.simulator.replay.workers import Workers, as_they_end, calls_of, cluster, in_order
+from hisparse_sim.traces import TraceError
 
 dask = pytest.importorskip("dask")
 distributed = pytest.importorskip("distributed")
@@ -131,6 +133,54 @@ def test_a_killed_client_resumes(scheduler: str, tmp_path: Path) -> None:
     assert len(whole) - len(set(whole)) <= 1  # but for a line that was cut short
     assert run(*sweep, "-o", tmp_path / "whole.jsonl").exit_code == 0
     assert out.read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
+
+
+STARTED = """
+from distributed import LocalCluster
+if __name__ == "__main__":
+    here = LocalCluster(
+        n_workers=1, threads_per_worker=1, dashboard_address="127.0.0.1:0", host="127.0.0.1"
+    )
+    print(here.scheduler_address, flush=True)
+    input()
+"""
+
+
+def test_a_lost_scheduler_costs_what_has_not_come_back(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    parts = [drift(layer=layer, steps=4000, top_k=64) for layer in range(4)]
+    path = write(tmp_path / "long.parquet", parts, metadata(top_k=64))
+    keep, script = tmp_path / "rows.partial", tmp_path / "started.py"
+    script.write_text(STARTED)
+    given: dict[str, Any] = {"policies": "lfu", "buffers": [256, 1024], "keep": keep}
+    before: list[Progress] = []
+    after: list[Progress] = []
+    started = subprocess.Popen(
+        [sys.executable, script],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    with started:
+        assert started.stdout is not None
+        address = started.stdout.readline().strip()
+        with (
+            pytest.raises(TraceError, match="was lost: start it and run the same command again"),
+            cluster(address) as found,
+        ):
+            hs.sweep(
+                path,
+                executor=found.executor,
+                jobs=found.threads,
+                progress=lambda now: (before.append(now), started.kill()),
+                **given,
+            )
+    assert "Traceback" not in capfd.readouterr().err
+    rows = hs.sweep(path, progress=after.append, **given).rows
+    assert 0 < after[-1].total_steps < before[-1].total_steps
+    pd.testing.assert_frame_equal(rows, hs.sweep(path, "lfu", [256, 1024]).rows)
 
 
 def test_two_runs_never_write_one_file(scheduler: str, path: Path, tmp_path: Path) -> None:

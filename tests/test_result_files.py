@@ -22,8 +22,11 @@ from make_traces import drift, metadata, write
 import hisparse_sim as hs
 from hisparse_sim.cli import cli
 from hisparse_sim.simulator.replay import result_files
+from hisparse_sim.simulator.replay.joining import joined
 from hisparse_sim.simulator.replay.result_files import cell_of, read_rows, text_of
+from hisparse_sim.simulator.replay.totals import totals
 from hisparse_sim.simulator.views.report import read_results
+from hisparse_sim.simulator.views.report.results import rows_of
 from hisparse_sim.simulator.views.tables import write_rows
 from hisparse_sim.traces import TraceError
 
@@ -32,6 +35,9 @@ FORMATS = ("csv", "json", "jsonl", "parquet")
 NAMES = ["NA", "null", "nan", "None", "N/A", "", "7", "007", "1e5", "inf", "True", "-", "=1+1",
          "+x", "@y", "-z", "'=q", "''=q", "'x",
          " pad ", 'a,"b"\nc', "\r", "\ttab", "é"]  # fmt: skip
+GOLDEN = [
+    Path(__file__).parent / "golden" / f"rows-version-1.{form}" for form in ("json", "parquet")
+]
 
 
 def run(*arguments: str | Path) -> Result:
@@ -69,6 +75,24 @@ def test_all_formats_hold_the_same(folder: Path) -> None:
     first = read_rows(folder / "rows.csv")
     for form in FORMATS[1:]:
         pd.testing.assert_frame_equal(read_rows(folder / f"rows.{form}"), first)
+
+
+def test_rows_of_version_1_are_read_for_ever() -> None:
+    """A sweep of 0.1.0, per layer and with the time of its misses, of a request called NA."""
+    rows, packed = map(read_rows, GOLDEN)
+    pd.testing.assert_frame_equal(rows, packed)
+    assert rows["request"].tolist() == ["NA"] * 12
+    assert rows["layer"].tolist() == [0] * 6 + [2] * 6
+    assert rows["policy"].tolist() == ["lru", "lru", "random", "random", "belady", "belady"] * 2
+    assert rows["buffer"].tolist() == [8, 16] * 6
+    assert rows["misses"].tolist() == [86, 77, 86, 77, 85, 58, 90, 82, 91, 85, 89, 63]
+    assert rows["excess_over_min"].iloc[1] == 77 / 58 - 1
+    results = read_results(GOLDEN)
+    assert [each.kind for each in results] == ["sweep", "sweep"]
+    assert results[0].parameters["engine"] == "sglang-0.5.23"
+    summed = totals(joined(rows_of(results, "sweep")))  # in two formats, counted once
+    assert summed["misses"].tolist() == [176, 159, 177, 162, 174, 121]
+    assert summed["steps"].tolist() == [80] * 6
 
 
 @pytest.mark.parametrize("form", FORMATS)

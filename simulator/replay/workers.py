@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Executor, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from itertools import islice
-from logging import CRITICAL
+from logging import CRITICAL, getLogger
 from queue import SimpleQueue
 from typing import Any, NamedTuple, TypeVar
 
@@ -90,6 +90,9 @@ def cluster(scheduler: str | None = None, workers: int | None = None) -> Iterato
             host="127.0.0.1",
             silence_logs=CRITICAL,  # what fails is said by the client
         )
+    log = getLogger("distributed.client")
+    level = log.level
+    log.setLevel(CRITICAL)  # what it logs of a lost scheduler is said below
     try:
         with Client(address, set_as_default=False) as client:
             client.wait_for_workers(1, timeout=_FIRST_WORKER_S)
@@ -112,6 +115,7 @@ def cluster(scheduler: str | None = None, workers: int | None = None) -> Iterato
             ) from error
         raise
     finally:
+        log.setLevel(level)
         if workers is not None:
             address.close()
 
