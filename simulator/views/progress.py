@@ -19,25 +19,28 @@ def compiling(quiet: bool) -> Iterator[None]:
 @contextmanager
 def progress(quiet: bool) -> Iterator[Callable[[Progress], None] | None]:
     """Show a bar with rate and remaining time on stderr, if that is a terminal."""
-    from rich.console import Console
-    from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as ProgressBar
+    with on_compile(lambda: note("compiling the replay loops (first run only)", quiet)):
+        if quiet or not sys.stderr.isatty():
+            yield None
+            return
+        from rich.console import Console
+        from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+        from rich.progress import Progress as ProgressBar
 
-    bar = ProgressBar(
-        TextColumn("replaying"),
-        BarColumn(),
-        TextColumn("{task.fields[rate]}"),
-        TimeRemainingColumn(),
-        console=Console(stderr=True),
-        transient=True,
-        disable=quiet or not sys.stderr.isatty(),
-    )
-    with bar, on_compile(lambda: note("compiling the replay loops (first run only)", quiet)):
-        task = bar.add_task("", total=None, rate="")
+        bar = ProgressBar(
+            TextColumn("replaying"),
+            BarColumn(),
+            TextColumn("{task.fields[rate]}"),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+            transient=True,
+        )
+        with bar:
+            task = bar.add_task("", total=None, rate="")
 
-        def report(now: Progress) -> None:
-            elapsed = bar.tasks[0].elapsed or 0
-            rate = f"{now.accesses / elapsed / 1e6:.0f} M accesses/s" if elapsed else ""
-            bar.update(task, completed=now.steps, total=now.total_steps, rate=rate)
+            def report(now: Progress) -> None:
+                elapsed = bar.tasks[0].elapsed or 0
+                rate = f"{now.accesses / elapsed / 1e6:.0f} M accesses/s" if elapsed else ""
+                bar.update(task, completed=now.steps, total=now.total_steps, rate=rate)
 
-        yield report
+            yield report
