@@ -172,6 +172,26 @@ def test_column_of_another_type(tmp_path: Path, column: str, values: pa.Array) -
 def test_column_missing(tmp_path: Path, column: str) -> None:
     path = write_table(tmp_path / "bad.parquet", table(GOOD).drop_columns(column), metadata())
     assert f"has no column {column} (it has " in refusal(path)
+    assert "hive" not in refusal(path)
+
+
+def test_columns_in_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the page on clusters says makes one trace of a folder in hive layout."""
+    for each in GOOD:
+        folder = tmp_path / "folder" / f"request={each.request}" / f"layer={each.layer}"
+        folder.mkdir(parents=True)
+        rows = table([each]).drop_columns(["request", "layer"])
+        message = refusal(write_table(folder / "part.parquet", rows, metadata()))
+        assert "has no column request, layer (it has step" in message
+        assert "folders in its path say request and layer (hive layout)" in message
+    page = Path(__file__).parents[1] / "docs" / "clusters.md"
+    _, _, code = page.read_text("utf-8").partition("```python\n")
+    monkeypatch.chdir(tmp_path)
+    exec(code.partition("```")[0], {})
+    made, whole = open_trace("joined.parquet"), open_trace(write(tmp_path / "t.parquet", GOOD))
+    assert made.parts == whole.parts
+    for part in whole.parts:
+        assert made.read(part).positions.tolist() == whole.read(part).positions.tolist()
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,10 @@ from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
+
 from hisparse_sim.traces.errors import TraceError
-from hisparse_sim.traces.file.columns import QUERY, ragged
+from hisparse_sim.traces.file.columns import QUERY, REQUIRED, ragged
 from hisparse_sim.traces.file.metadata import KEY, PROVENANCES, Metadata
 from hisparse_sim.traces.file.parts import Part, Stored, decoding
 from hisparse_sim.traces.file.rules import RowError
@@ -14,6 +16,18 @@ from hisparse_sim.traces.file.rules import RowError
 def place(part: Part) -> str:
     """Return how an error names a part, behind the name of its file."""
     return f": request {part.request!r}, layer {part.layer}"
+
+
+def in_folders(path: Path, schema: pa.Schema) -> str:
+    """Return the way out for a file whose missing columns are said by its folders; else nothing."""
+    missing = [name for name in REQUIRED if name not in schema.names]
+    told = [name for name in missing if any(piece.startswith(f"{name}=") for piece in path.parts)]
+    if not told or told != missing:
+        return ""
+    return (
+        f": folders in its path say {' and '.join(told)} (hive layout), so each file would be a"
+        " trace of its own; make one of them, as docs/clusters.md shows"
+    )
 
 
 def read_metadata(path: Path, keys: dict[bytes, bytes], provenance: str | None) -> Metadata:

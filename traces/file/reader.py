@@ -27,7 +27,13 @@ from hisparse_sim.traces.file.columns import (
 )
 from hisparse_sim.traces.file.layout import parquet_container
 from hisparse_sim.traces.file.metadata import PROVENANCES, Metadata
-from hisparse_sim.traces.file.opening import completed, place, read_metadata, refuse_queries
+from hisparse_sim.traces.file.opening import (
+    completed,
+    in_folders,
+    place,
+    read_metadata,
+    refuse_queries,
+)
 from hisparse_sim.traces.file.parts import Columns, Part, Stored, decoding
 from hisparse_sim.traces.file.rules import RowError, Tally, check_rows, strip_padding
 from hisparse_sim.traces.file.units import first_growth
@@ -57,7 +63,7 @@ def open_trace(path: str | os.PathLike[str], provenance: str | None = None) -> "
     opens = arrow_container if head.startswith((HEAD, STREAM_HEAD)) else parquet_container
     container = opens(path)
     if wrong := wrong_column(container.schema):
-        raise TraceError(f"{path} {wrong}")
+        raise TraceError(f"{path} {wrong}{in_folders(path, container.schema)}")
     metadata = read_metadata(path, container.keys, provenance)
     wrong = wrong_column(container.schema, (*REQUIRED, QUERY))
     if wrong and metadata.draft_tokens > 1:
