@@ -13,6 +13,7 @@ from hisparse_sim.simulator.views.figures import costs, misses, served
 from hisparse_sim.simulator.views.figures.style import SCREEN
 from hisparse_sim.simulator.views.report.results import read_results, rows_of
 from hisparse_sim.traces import TraceError
+from hisparse_sim.traces.remote import place_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -71,7 +72,7 @@ def plot(kind: str, results: Sequence[str | Path], *, style: str = SCREEN) -> "A
     TraceError for files that cannot be read or hold no such rows."""
     if kind not in KINDS:
         raise ValueError(f"unknown kind {kind!r}; known: {', '.join(KINDS)}")
-    paths = [Path(one) for one in results]
+    paths = [place_of(one) for one in results]
     if kind == "mrc" and all(path.suffix == ".parquet" and is_facts(path) for path in paths):
         return KINDS[kind].draw(mrc(list(paths)).rows, style)
     wanted = KINDS[kind].of

@@ -19,6 +19,7 @@ import pandas as pd
 from hisparse_sim.simulator.replay.metrics import blocks_of, origins
 from hisparse_sim.simulator.views import FIGURE_SUFFIXES, palette
 from hisparse_sim.traces import atomic_path
+from hisparse_sim.traces.remote import place_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -267,7 +268,7 @@ def save(drawn: "Axes | Figure", path: str | os.PathLike[str]) -> None:
     """Save a figure, or that of axes, in the format that the suffix of `path` names, atomically.
 
     The file's metadata name this program, its version and the origin of the data."""
-    path = Path(path)
+    path = place_of(path)
     check_suffix(path)
     suffix = path.suffix.lower()
     figure = root_figure(drawn)
