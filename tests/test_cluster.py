@@ -156,6 +156,11 @@ def test_a_lost_scheduler_costs_what_has_not_come_back(
     given: dict[str, Any] = {"policies": "lfu", "buffers": [256, 1024], "keep": keep}
     before: list[Progress] = []
     after: list[Progress] = []
+
+    def kill(now: Progress) -> None:
+        before.append(now)
+        started.kill()
+
     started = subprocess.Popen(
         [sys.executable, script],
         stdin=subprocess.PIPE,
@@ -174,7 +179,7 @@ def test_a_lost_scheduler_costs_what_has_not_come_back(
                 path,
                 executor=found.executor,
                 jobs=found.threads,
-                progress=lambda now: (before.append(now), started.kill()),
+                progress=kill,
                 **given,
             )
     assert "Traceback" not in capfd.readouterr().err

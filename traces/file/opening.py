@@ -1,15 +1,15 @@
 """The metadata of a trace that is opened, completed from its rows."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 
 from hisparse_sim.traces.errors import TraceError
-from hisparse_sim.traces.file.columns import QUERY, REQUIRED, ragged
+from hisparse_sim.traces.file.columns import QUERY, REQUIRED, ragged, wrong_column
 from hisparse_sim.traces.file.metadata import KEY, PROVENANCES, Metadata
-from hisparse_sim.traces.file.parts import Part, Stored, decoding
+from hisparse_sim.traces.file.parts import Container, Part, Stored, decoding
 from hisparse_sim.traces.file.rules import RowError
 
 
@@ -18,20 +18,28 @@ def place(part: Part) -> str:
     return f": request {part.request!r}, layer {part.layer}"
 
 
-def in_folders(path: Path, schema: pa.Schema) -> str:
-    """Return the way out for a file whose missing columns are said by its folders; else nothing."""
-    missing = [name for name in REQUIRED if name not in schema.names]
+def _refuse_columns(path: Path, schema: pa.Schema, required: Sequence[str] = REQUIRED) -> None:
+    """Raise TraceError if the columns of a file cannot be read."""
+    wrong = wrong_column(schema, required)
+    if wrong is None:
+        return
+    missing = [name for name in required if name not in schema.names]
     told = [name for name in missing if any(piece.startswith(f"{name}=") for piece in path.parts)]
-    if not told or told != missing:
-        return ""
-    return (
-        f": folders in its path say {' and '.join(told)} (hive layout), so each file would be a"
-        " trace of its own; make one of them, as docs/clusters.md shows"
-    )
+    if missing and told == missing:
+        wrong += (
+            f": folders in its path say {' and '.join(told)} (hive layout), so each file would be a"
+            " trace of its own; make one of them, as docs/clusters.md shows"
+        )
+    raise TraceError(f"{path} {wrong}")
 
 
-def read_metadata(path: Path, keys: dict[bytes, bytes], provenance: str | None) -> Metadata:
-    """Return what the file says, with top_k = 0 where it does not."""
+def read_metadata(path: Path, container: Container, provenance: str | None) -> Metadata:
+    """Return what the file says, with top_k = 0 where it does not.
+
+    Raises TraceError for columns that cannot be read, too.
+    """
+    _refuse_columns(path, container.schema)
+    keys = container.keys
     if KEY not in keys and provenance is None:
         raise TraceError(
             f"{path} has no {KEY.decode()} metadata: state the origin of its positions with "
@@ -50,6 +58,8 @@ def read_metadata(path: Path, keys: dict[bytes, bytes], provenance: str | None) 
             f"{path} does not state the origin of its positions: give it with `provenance` "
             f"({', '.join(PROVENANCES)})"
         )
+    if metadata.draft_tokens > 1:
+        _refuse_columns(path, container.schema, (*REQUIRED, QUERY))
     return metadata if metadata.provenance else replace(metadata, provenance=provenance or "")
 
 

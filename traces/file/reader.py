@@ -16,24 +16,16 @@ from hisparse_sim.traces.file.arrow import HEAD, STREAM_HEAD, arrow_container
 from hisparse_sim.traces.file.columns import (
     OPTIONAL,
     QUERY,
-    REQUIRED,
     integers,
     present,
     ragged,
     read_following,
     read_scores,
     request_codes,
-    wrong_column,
 )
 from hisparse_sim.traces.file.layout import parquet_container
 from hisparse_sim.traces.file.metadata import PROVENANCES, Metadata
-from hisparse_sim.traces.file.opening import (
-    completed,
-    in_folders,
-    place,
-    read_metadata,
-    refuse_queries,
-)
+from hisparse_sim.traces.file.opening import completed, place, read_metadata, refuse_queries
 from hisparse_sim.traces.file.parts import Columns, Part, Stored, decoding
 from hisparse_sim.traces.file.rules import RowError, Tally, check_rows, strip_padding
 from hisparse_sim.traces.file.units import first_growth
@@ -62,12 +54,7 @@ def open_trace(path: str | os.PathLike[str], provenance: str | None = None) -> "
         head = file.read(len(HEAD))
     opens = arrow_container if head.startswith((HEAD, STREAM_HEAD)) else parquet_container
     container = opens(path)
-    if wrong := wrong_column(container.schema):
-        raise TraceError(f"{path} {wrong}{in_folders(path, container.schema)}")
-    metadata = read_metadata(path, container.keys, provenance)
-    wrong = wrong_column(container.schema, (*REQUIRED, QUERY))
-    if wrong and metadata.draft_tokens > 1:
-        raise TraceError(f"{path} {wrong}")
+    metadata = read_metadata(path, container, provenance)
     parts, rows = container.lay_out()
     metadata = completed(path, metadata, parts, rows)
     return Trace(path, provenance, metadata, parts, present(container.schema), rows)
