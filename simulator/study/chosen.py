@@ -3,12 +3,23 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
-from hisparse_sim.policies import Policy
+from hisparse_sim.policies import Policy, PolicyError, get_policy
 from hisparse_sim.simulator.prefetch import Prefetcher
+from hisparse_sim.simulator.replay.mode_names import EPOCH_CLOCK
 from hisparse_sim.simulator.replay.ranking import columns_for
 from hisparse_sim.traces import Trace, TraceError
 
 Named = TypeVar("Named", Policy, Prefetcher)
+
+
+def policy_of(name: str | Policy) -> Policy:
+    """Return the policy of this name; PolicyError also for one that only a mode of replay has."""
+    if name == EPOCH_CLOCK:
+        raise PolicyError(
+            f"{EPOCH_CLOCK} is SGLang's rule for several queries a step, of which study replays the"
+            " first: leave it out, or replay it with sweep"
+        )
+    return get_policy(name)
 
 
 def check_policy(policy: Policy, trace: Trace) -> None:

@@ -29,7 +29,7 @@ from hisparse_sim.simulator.serving.hardware import load_hardware
 from hisparse_sim.simulator.serving.step_source import steps_for
 from hisparse_sim.simulator.serving.sweeps import swap_in_over
 from hisparse_sim.simulator.study.bounds import Bounds
-from hisparse_sim.simulator.study.chosen import check_policy, several, with_enough
+from hisparse_sim.simulator.study.chosen import check_policy, policy_of, several, with_enough
 from hisparse_sim.simulator.study.measured import NO_PREFETCH, Measured
 from hisparse_sim.simulator.study.rows import rows_of
 from hisparse_sim.simulator.study.together import entries_in
@@ -47,7 +47,7 @@ class Study(Shown):
     """The result of a study.
 
     `rows`: the tidy table, columns as in docs/metrics.md. If the study was interrupted it is empty,
-    and `finished` of `parts` sweeps were done.
+    and `finished` of `parts` passes over the traces were done.
     """
 
     rows: pd.DataFrame
@@ -55,14 +55,14 @@ class Study(Shown):
     finished: int
     parts: int
     notes: tuple[str, ...] = ()  # what a reader must know, a sentence each
-    counted: ClassVar[str] = "sweeps"  # what `finished` and `parts` are
+    counted: ClassVar[str] = "passes of the study"  # what `finished` and `parts` are
 
     @property
     def interrupted(self) -> bool:
         return self.finished < self.parts
 
     def _shown(self) -> tuple[str, Iterable[str], pd.DataFrame]:
-        done = f" (interrupted: {self.finished} of {self.parts} sweeps)" * self.interrupted
+        done = f" (interrupted: {self.finished} of {self.parts} passes)" * self.interrupted
         return f"Study of {', '.join(self.digests)}{done}", self.notes, self.rows
 
 
@@ -145,7 +145,7 @@ def study(
         for trace in of
         if has_drafts(trace)
     ]
-    named = None if policies is None else map(get_policy, several(policies))
+    named = None if policies is None else map(policy_of, several(policies))
     chosen = with_enough(of, named, POLICIES.values(), check_policy, notes)
     guesses = None if prefetchers is None else map(get_prefetcher, several(prefetchers))
     guessing = with_enough(of, guesses, PREFETCHERS.values(), check_trace, notes)
@@ -154,8 +154,7 @@ def study(
         for each in several(BUDGETS if budgets is None else budgets)
     ]
     beside = tuple(
-        get_policy(each)
-        for each in several(LRU if prefetch_policies is None else prefetch_policies)
+        policy_of(each) for each in several(LRU if prefetch_policies is None else prefetch_policies)
     )
     chosen = tuple(dict.fromkeys((get_policy(LRU), *chosen, *beside, get_policy(BELADY))))
     requests = requests if requests is None or isinstance(requests, str) else tuple(requests)
