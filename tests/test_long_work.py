@@ -241,7 +241,7 @@ def test_work_of_another_sweep_stays(
     assert run("sweep", path, *SWEEP, "-o", out).exit_code == 130
     other = run("sweep", path, *SWEEP, "--seed", "5", "-o", out)
     assert other.exit_code == 0, other.output
-    assert f"{kept} still keeps the finished work of another sweep" in other.stderr
+    assert f"{kept} still keeps the finished work of another run" in other.stderr
     interrupting.ran.clear()
     resumed = run("sweep", path, *SWEEP, "-o", out)
     assert resumed.exit_code == 0, resumed.output
@@ -344,6 +344,24 @@ def test_a_signal_to_a_sweep(tmp_path: Path, name: str) -> None:
     assert "resuming from the finished work" in again.stderr
     assert sorted(os.listdir(tmp_path)) == ["rows.csv", "t.parquet"]
     assert len(pd.read_csv(out)) == 8 * len(STANDARD)
+
+
+def test_ctrl_c_after_the_end_comes_too_late(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remove = Kept.remove
+
+    def interrupted(kept: Kept) -> bool:
+        signal.raise_signal(signal.SIGINT)
+        return remove(kept)
+
+    monkeypatch.setattr(Kept, "remove", interrupted)
+    before = signal.getsignal(signal.SIGINT)
+    for command, words in (("sweep", SWEEP), ("study", ["--buffer", "16", "--prefetch", "none"])):
+        ended = run(command, path, *words, "-o", tmp_path / "rows.csv")
+        assert ended.exit_code == 0, ended.output
+        assert sorted(os.listdir(tmp_path)) == ["rows.csv", "t.parquet"]
+        assert signal.getsignal(signal.SIGINT) is before
 
 
 LATE = {

@@ -1,5 +1,6 @@
 """The study: its rows against sweeps, its statistics, what is least, resuming, the command."""
 
+import re
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -172,6 +173,7 @@ def test_an_interrupted_study_is_taken_up_again(paths: list[Path], tmp_path: Pat
     begun = hs.study(paths, "lru", BUFFERS, keep=keep, progress=interrupt, **options)
     assert begun.interrupted
     assert begun.rows.empty
+    assert f"{begun.finished} of 4 passes" in begun._shown()[0]
     with Kept(keep) as kept:
         assert kept.holds_work
     assert [each.steps for each in heard] == sorted(each.steps for each in heard)
@@ -190,7 +192,15 @@ def test_the_command_prints_and_writes(paths: list[Path], tmp_path: Path) -> Non
     chosen = ("--policy", "lru,clock", "--buffer", "16,24", "--budget", "4", "--prefetch", "slash")
     printed = run(*chosen)
     assert printed.exit_code == 0, printed.output
-    for words in ("gap closed", "pollution", "best start", "busiest", "9 parts, 3 requests"):
+    for words in (
+        "gap closed %",
+        "us over MIN",
+        "misses over least",
+        "pollution",
+        "best start",
+        "busiest",
+        "9 parts, 3 requests",
+    ):
         assert words in printed.stdout
     target = tmp_path / "study.parquet"
     written = run(*chosen, "-o", target)
@@ -207,7 +217,9 @@ def test_the_command_prints_and_writes(paths: list[Path], tmp_path: Path) -> Non
     for wrong, said in (
         (("--prefetch", "holt"), "prefetcher holt needs scores"),
         (("--prefetch", "slosh"), "slosh"),
+        (("--prefetch", "none,slash"), "none stands alone"),
         (("--policy", "clock:bits=2"), "has no parameters"),
+        (("--policy", "epoch-clock"), "SGLang's rule for several queries a step"),
     ):
         refused = run("--buffer", "16", *wrong)
         assert refused.exit_code in (1, 2)
@@ -299,6 +311,16 @@ def test_a_paired_test_knows_chance_from_a_difference() -> None:
     assert paired_p_value(np.full(20, 0.1), 0) < 0.001
     assert paired_p_value(np.array([1.0, -1.0, 0.5, -0.5]), 0) == 1
     assert np.isnan(paired_p_value(np.ones(1), 0))
+
+
+def test_the_help_names_the_default_buffers(paths: list[Path]) -> None:
+    top_k = metadata().top_k
+    tried = hs.study(paths[1], "lru", prefetchers=()).rows["buffer"].unique().tolist()
+    named = CliRunner().invoke(cli, ["study", "--help"]).output
+    words = re.search(r"default: (1, .*?) times", " ".join(named.split()))
+    assert words is not None
+    times = [float(each) for each in re.split(", | and ", words[1])]
+    assert [int(each * top_k) for each in times] == tried
 
 
 def test_too_small_buffers_are_refused(paths: list[Path]) -> None:

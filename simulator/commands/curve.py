@@ -22,12 +22,11 @@ from hisparse_sim.simulator.views import FIGURE_SUFFIXES
 from hisparse_sim.traces.commands.options import FILE_FORMATS, chosen_requests, output_form
 from hisparse_sim.traces.commands.values import AnyOutput, Number, refuse_without
 from hisparse_sim.traces.files import refuse_input
-from hisparse_sim.traces.terminal import wrote
 
 
 @click.command()
 @traces_argument
-@replay_options
+@replay_options()
 @click.option("--window", type=Number(1), default=100, show_default=True, help="Steps per mean.")
 @click.option(
     "--skip-steps",
@@ -107,5 +106,4 @@ def curve(
         parameters = selection(swept, options)
         parameters |= {"window": window, "skip_steps": skip_steps, "start": options["start"]}
         write_rows(stamped(curves.rows, swept.digests, options["seed"], parameters), form, output)
-    wrote(path if form == "table" else output, quiet)
-    end(swept, keep, quiet)
+    end(swept, keep, quiet, path if form == "table" else output)

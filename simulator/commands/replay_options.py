@@ -1,6 +1,8 @@
 """Options that sweep and curve share, and how a long sweep is run: with progress, with its finished
 work kept beside the output, and with an orderly end on Ctrl-C."""
 
+import signal
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,7 +26,7 @@ from hisparse_sim.traces.commands.values import Name, Number, Real, Seed, severa
 from hisparse_sim.traces.file.metadata import MOST_QUERIES
 from hisparse_sim.traces.files import is_file
 from hisparse_sim.traces.remote import Url
-from hisparse_sim.traces.terminal import note
+from hisparse_sim.traces.terminal import note, wrote
 
 if TYPE_CHECKING:
     from hisparse_sim.simulator.replay.kept import Kept
@@ -57,38 +59,48 @@ workers_options = combined(
     click.option("--jobs", type=Number(1), help="Threads.  [default: all cores]"),
     cluster_options,
 )
-replay_options = combined(
-    click.option(
-        "--policy",
-        "policies",
-        type=Name(_swept_policies, listed=True),
-        multiple=True,
-        callback=several(policy_name),
-        help="Policies, see `hisparse-sim policies`, or FILE.py:NAME of your own, with parameters "
-        "as NAME:FIELD=VALUE,FIELD=VALUE; repeat, or separate by commas.",
-    ),
-    click.option(
-        "--buffer",
-        "--device-buffer-size",
-        "buffers",
-        multiple=True,
-        callback=several(int, least=1),
-        help="Hot buffer sizes in slots per request and layer, such as 4096,6k or 2048:8192:1024 "
-        "(k is 1,024).  [default: 1, 2 and 3 times the largest top_k of the traces]",
-    ),
-    start_option,
-    selection_options,
-    provenance_option,
-    click.option(
-        "--seed",
-        type=Seed(0),
-        default=0,
-        show_default=True,
-        help="Seed of policies that draw at random.",
-    ),
-    workers_options,
-    quiet_option,
-)
+
+
+def replay_options(
+    known: Callable[[], Iterable[str]] = _swept_policies, sizes: str = "1, 2 and 3"
+) -> Callable[[Any], Any]:
+    """Return the options of what is replayed: `known` policies; by default buffers of `sizes`
+    times the top_k."""
+    return combined(
+        click.option(
+            "--policy",
+            "policies",
+            type=Name(known, listed=True),
+            multiple=True,
+            callback=several(policy_name),
+            help="Policies, see `hisparse-sim policies`, or FILE.py:NAME of your own, with "
+            "parameters as NAME:FIELD=VALUE,FIELD=VALUE; repeat, or separate by commas.",
+        ),
+        click.option(
+            "--buffer",
+            "--device-buffer-size",
+            "buffers",
+            multiple=True,
+            callback=several(int, least=1),
+            help="Hot buffer sizes in slots per request and layer, such as 4096,6k or "
+            f"2048:8192:1024 (k is 1,024).  [default: {sizes} times the largest top_k of the "
+            "traces]",
+        ),
+        start_option,
+        selection_options,
+        provenance_option,
+        click.option(
+            "--seed",
+            type=Seed(0),
+            default=0,
+            show_default=True,
+            help="Seed of policies that draw at random.",
+        ),
+        workers_options,
+        quiet_option,
+    )
+
+
 mode_options = combined(
     click.option(
         "--draft-tokens",
@@ -180,12 +192,17 @@ def judge(swept: "Sweep | Study", keep: "Kept | None", quiet: bool) -> None:
         raise Interrupted(_interrupted(swept) + way)
 
 
-def end(swept: "Sweep | Study", keep: "Kept | None", quiet: bool) -> None:
-    """Remove the kept work, now that the output is written; exit with 130 if Ctrl-C ended the
+def end(
+    swept: "Sweep | Study", keep: "Kept | None", quiet: bool, output: Path | None = None
+) -> None:
+    """Say that `output` is written and remove the kept work; exit with 130 if Ctrl-C ended the
     sweep, whose finished rows are on stdout by then."""
+    if keep is not None:
+        _finish()
+    wrote(output, quiet)
     if keep is not None and keep.remove():
         note(
-            f"{keep.path} still keeps the finished work of another sweep with this output; delete"
+            f"{keep.path} still keeps the finished work of another run with this output; delete"
             " it if that is not needed",
             quiet,
         )
@@ -194,6 +211,14 @@ def end(swept: "Sweep | Study", keep: "Kept | None", quiet: bool) -> None:
             f"{_interrupted(swept)} and are all that is shown; with -o FILE an interrupted sweep"
             " can be resumed"
         )
+
+
+def _finish() -> None:
+    """Ignore Ctrl-C until the program ends: its result is written."""
+    if threading.current_thread() is threading.main_thread():
+        handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        root = click.get_current_context().find_root()
+        root.call_on_close(lambda: signal.signal(signal.SIGINT, handler))
 
 
 def _interrupted(swept: "Sweep | Study") -> str:

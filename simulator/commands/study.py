@@ -33,7 +33,6 @@ from hisparse_sim.traces.commands.options import (
 )
 from hisparse_sim.traces.commands.values import Name, Number, several
 from hisparse_sim.traces.files import refuse_input
-from hisparse_sim.traces.terminal import wrote
 
 NONE = "none"
 COSTS = ("kv_dtype", "hardware", "layout", "prefetch_policies")
@@ -110,7 +109,7 @@ time_options = combined(
 
 @click.command()
 @traces_argument
-@replay_options
+@replay_options(known_policies, "1, 1.5, 2, 3 and 4")
 @prefetch_options
 @time_options
 @output_options
@@ -144,7 +143,12 @@ def study(
     form = output_form(form, output)
     opened = open_traces(traces, provenance)
     options["requests"] = chosen_requests(options["requests"], opened)
-    if options["prefetchers"] == (NONE,):
+    if NONE in (options["prefetchers"] or ()):
+        if len(options["prefetchers"]) > 1:
+            raise click.BadParameter(
+                "none stands alone: what is fetched ahead is compared with nothing anyway",
+                param_hint="--prefetch",
+            )
         options["prefetchers"] = ()
     if output is not None:
         refuse_input(output, (trace.path for trace in opened))
@@ -158,5 +162,4 @@ def study(
         parameters = selection(found, options)
         parameters |= {name: options.get(name) for name in COSTS}
         write_rows(stamped(found.rows, found.digests, options["seed"], parameters), form, output)
-    wrote(output, quiet)
-    end(found, keep, quiet)
+    end(found, keep, quiet, output)

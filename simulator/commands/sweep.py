@@ -22,7 +22,6 @@ from hisparse_sim.simulator.commands.setting_options import machine_options
 from hisparse_sim.traces.commands.options import chosen_requests, output_form, output_options
 from hisparse_sim.traces.commands.values import Number, Renamed, refuse_without, several
 from hisparse_sim.traces.files import refuse_input
-from hisparse_sim.traces.terminal import wrote
 
 COSTS = (  # options that say what costs are of
     "kv_dtype hardware layout mem_fraction_static device_pool_gib max_total_tokens host_gib"
@@ -38,7 +37,7 @@ MODE = (
 
 @click.command()
 @traces_argument
-@replay_options
+@replay_options()
 @click.option("--per-layer", is_flag=True, help="One row per request and layer.")
 @click.option(
     "--no-min",
@@ -133,5 +132,4 @@ def sweep(
         if "rules" in rows:
             parameters |= {name: options[name] for name in MODE}
         write_rows(stamped(rows, swept.digests, options["seed"], parameters), form, output)
-    wrote(output, quiet)
-    end(swept, keep, quiet)
+    end(swept, keep, quiet, output)
