@@ -105,8 +105,10 @@ def command_line() -> str:
         "Made from the program's own help. Data goes to stdout, notes and progress to stderr; exit "
         "codes are 0 (done), 1 (failed), 2 (wrong usage) and 128 + the number of the signal that "
         "ended it (130: Ctrl-C). Options that take several values are repeated or separated by "
-        "commas; numbers may be written 64k (65,536), lists of them 0-5 or 2048:8192:1024 (both "
-        "ends count). Written by click " + click_version() + ".",
+        "commas, of another given twice the last counts; numbers may be written 64k (65,536), "
+        "lists of them 0-5 or 2048:8192:1024 (both ends count). Written by click "
+        + click_version()
+        + ".",
         "Shells complete commands, options, policies and profiles. For bash, zsh or fish, add the "
         "line of yours to its start-up file:",
         "```console\n"

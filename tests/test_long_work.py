@@ -367,7 +367,7 @@ def test_ctrl_c_after_the_end_comes_too_late(
 LATE = {
     "ratio": (["--ratio", "0"], 2, "0 is not at least 1"),
     "huge ratio": (["--ratio", str(10**30)], 2, "a number of more than 64 bits"),
-    "pool": (["--ratio", "2", "--device-pool-gib", "nan"], 2, "nan is not between"),
+    "pool": (["--ratio", "2", "--device-pool-gib", "nan"], 2, "nan is not in the range"),
     "host": (["--ratio", "2", "--host-gib", "inf"], 2, "inf is not between"),
     "buffer": (["--buffer", "0"], 2, "0 is not at least 1"),
     "large buffer": (["--buffer", "40000"], 2, "not in 1..32767"),

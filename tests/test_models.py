@@ -86,7 +86,8 @@ def test_every_figure_has_a_kind_and_a_source() -> None:
 
 
 def test_unknown_name_lists_the_known() -> None:
-    with pytest.raises(ProfileError, match=r"unknown model 'gpt'; known: deepseek-v3.2, glm-5.1"):
+    known = "deepseek-v3.2, deepseek-v4-flash, glm-5.1, glm-5.2, minimax-m3, qsa"
+    with pytest.raises(ProfileError, match=f"unknown model 'gpt'; known: {known};"):
         load_model("gpt")
 
 

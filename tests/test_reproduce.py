@@ -209,7 +209,7 @@ def test_plan_without_a_way() -> None:
     assert "does not fit" in result.output
     result = CliRunner().invoke(cli, ["plan", "--model", "gpt"])
     assert result.exit_code == 2
-    assert "known: deepseek-v3.2, glm-5.1, glm-5.2" in result.output
+    assert "known: deepseek-v3.2, deepseek-v4-flash, glm-5.1, glm-5.2, minimax-m3" in result.output
 
 
 def test_serve_command() -> None:

@@ -72,8 +72,9 @@ def serve(
     """
     from hisparse_sim.simulator.serving import asking
     from hisparse_sim.simulator.serving.prediction import CannotRun
-    from hisparse_sim.simulator.views.plan_view import load_line, show_served
+    from hisparse_sim.simulator.views.plan_view import load_line
     from hisparse_sim.simulator.views.progress import compiling
+    from hisparse_sim.simulator.views.served_view import show_served
 
     check_load(options, concurrencies)
     form = output_form(form, output)

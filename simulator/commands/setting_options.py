@@ -11,7 +11,7 @@ import click
 from click.core import ParameterSource
 
 from hisparse_sim.simulator.serving.engines import ENGINES, KNOWN, NEWEST, VLLM, load_engine
-from hisparse_sim.simulator.serving.scenario import Scenario
+from hisparse_sim.simulator.serving.scenario import MOST_INSTANCES, Scenario
 from hisparse_sim.traces.commands.options import combined, provenance_option, quiet_option
 from hisparse_sim.traces.commands.values import Name, Number, Real
 
@@ -205,13 +205,13 @@ deployment_options = combined(
     ),
     click.option(
         "--prefill-instances",
-        type=Number(1),
-        help="Prefill instances.  [default: plan searches, serve takes 1]",
+        type=Number(1, MOST_INSTANCES),
+        help="Prefill instances; implies --disaggregated.  [default: plan searches, serve takes 1]",
     ),
     click.option(
         "--decode-instances",
-        type=Number(1),
-        help="Decode instances, with --disaggregated.  [default: as for prefill]",
+        type=Number(1, MOST_INSTANCES),
+        help="Decode instances; implies --disaggregated.  [default: as for prefill]",
     ),
     click.option(
         "--transfer-gb-s",

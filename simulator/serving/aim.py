@@ -141,3 +141,12 @@ class Aim:
         if self.max_ttft_s is not None:
             good &= served.ttfts_s <= self.max_ttft_s
         return float(good.sum()) / served.makespan if served.makespan else 0.0
+
+
+def not_met(missed: str) -> str:
+    """What a row's `missed` says, in words: targets that are not met, and requests refused."""
+    names = [name for name in missed.split(", ") if name != "length"]
+    said = [f"{' and '.join(names)} target{'s' * (len(names) > 1)} not met"] if names else []
+    if "length" in missed:
+        said.append("requests refused for length")
+    return ", ".join(said)

@@ -28,7 +28,11 @@ from hisparse_sim.simulator.serving.scenario import (
 )
 from hisparse_sim.simulator.serving.serving_rows import Progress as ServeProgress
 from hisparse_sim.simulator.serving.serving_rows import as_mode, refusals, serve_all
-from hisparse_sim.simulator.serving.setting_notes import notes_on_setting
+from hisparse_sim.simulator.serving.setting_notes import (
+    check_guess,
+    notes_on_setting,
+    resident_within,
+)
 from hisparse_sim.simulator.serving.workload_files import Recorded, read_workload
 from hisparse_sim.simulator.serving.workload_notes import notes_on
 from hisparse_sim.traces import OneTrace, as_trace
@@ -119,7 +123,10 @@ def plan(
         aim = aim.of_recorded(recorded, rate is not None or concurrency is not None)
         setting = _with_prefixes(setting, asked, recorded)
         notes += tuple(notes_on(recorded, setting, aim))
+    check_guess(setting, (mode,))
     residents = whole_numbers("resident_tokens", several(resident_tokens) or (0,), 0)
+    residents, more = resident_within(residents, setting, aim)
+    notes += more
     notes += tuple(notes_on_setting(setting, (mode,), residents))
     sizes = several(buffers)
     pairs = None
@@ -159,6 +166,7 @@ def check_config(
     if asked.workload is not None:
         raise ValueError("a configuration is checked for a prompt and an output, not a workload")
     setting, misses_of, _, _ = asked.resolve("hisparse", get_policy("lru"))
+    check_guess(setting, ("hisparse",))
     aim = Aim(asked.prompt, asked.output_len, concurrency)
     return config_check.check_config(config, setting, aim, misses_of)
 
@@ -241,7 +249,10 @@ def serve(
         setting = _with_prefixes(setting, asked, recorded)
         notes += tuple(notes_on(recorded, setting, aims[0]))
     chosen: tuple[str, ...] = several(modes) or DEFAULT_MODES
+    check_guess(setting, chosen)
     resident = whole_number("resident_tokens", resident_tokens, 0)
+    (resident,), more = resident_within((resident,), setting, aims[0])
+    notes += more
     notes += tuple(notes_on_setting(setting, chosen, (resident,)))
     top_k = setting.deployment.model.top_k
     size = 2 * top_k if buffer is None else whole_number("buffer", buffer)

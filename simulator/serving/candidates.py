@@ -21,6 +21,8 @@ NEARLY_EQUAL = 0.01  # closer rates count as equal: the smaller memory wins
 FINALISTS = 8  # with the best estimates: served at once, and as many again while none will do
 PATIENCE = 3  # so many times
 MOST_INSTANCES = 8
+MOST_REPLAYS = 200
+MOST_PAIRS = 5000
 
 Progress = Callable[[int, int], None]  # (settings served, known so far)
 
@@ -181,6 +183,17 @@ def _coordinates(setting: Setting) -> dict[str, Any]:
         "instances": prefill,
         "layout": setting.deployment.layout.name,
     }
+
+
+def check_number(replays: int, ratios: int) -> None:
+    """Raise ValueError if there are more buffers to replay, or pairs, than a plan tries."""
+    pairs = replays * ratios
+    for given, most, what in (
+        (replays, MOST_REPLAYS, "buffers, each of which is replayed"),
+        (pairs, MOST_PAIRS, "pairs of buffer and ratio"),
+    ):
+        if given > most:
+            raise ValueError(f"{given:,} {what}: try {most:,} at most, then some near the best")
 
 
 def instance_pairs(setting: Setting, aim: Aim) -> list[tuple[int, int]]:

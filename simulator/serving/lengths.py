@@ -26,6 +26,11 @@ def pages(tokens: int) -> int:
     return -(-tokens // PAGE_TOKENS) * PAGE_TOKENS
 
 
+def in_tokens(count: int) -> str:
+    """A number of tokens in words."""
+    return f"{count:,} token{'s' * (count != 1)}"
+
+
 @dataclass(frozen=True)
 class Length:
     """The outcome for one request: at most `output` tokens are generated."""
@@ -50,14 +55,14 @@ def check_length(prompt: int, output: int, pool_tokens: int, context: int) -> Le
         return Length(
             REFUSED,
             0,
-            f"the prompt of {prompt:,} tokens is longer than {max(longest, 0):,}, the longest that"
-            f" {bound} allows",
+            f"the prompt of {in_tokens(prompt)} is longer than {max(longest, 0):,}, the longest"
+            f" that {bound} allows",
         )
     if prompt + output > context:
         return Length(
             REFUSED,
             0,
-            f"prompt and output, {prompt + output:,} tokens, exceed the context of {context:,}",
+            f"prompt and output, {in_tokens(prompt + output)}, exceed the context of {context:,}",
         )
     memory = pool_tokens - pages(prompt) - PAGE_TOKENS - 1
     room = max(min(min(context, pool_tokens) - 2 - prompt, memory), 0)

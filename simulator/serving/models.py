@@ -24,7 +24,7 @@ def load_model(name: str, profiles: str | Path | None = None) -> Model:
     block = match_profile("blocks", name, profiles)
     if block is not None and match_profile("models", name, profiles) is None:
         return block_model(block)
-    return latent_model(find_profile("models", name, profiles))
+    return latent_model(find_profile("models", name, profiles, also="blocks"))
 
 
 def model_names(profiles: str | Path | None = None) -> tuple[str, ...]:

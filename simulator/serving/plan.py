@@ -13,11 +13,12 @@ from typing import Any
 
 import pandas as pd
 
-from hisparse_sim.simulator.serving.aim import Aim
+from hisparse_sim.simulator.serving.aim import Aim, not_met
 from hisparse_sim.simulator.serving.buffers import check_buffer
 from hisparse_sim.simulator.serving.candidates import (
     Candidates,
     Progress,
+    check_number,
     front,
     instance_pairs,
 )
@@ -111,12 +112,15 @@ def make_plan(
     served with the misses of `other_policies`, and over the host link of the machine `linked`.
     `every`: serve all candidates, not the finalists alone.
 
-    Raises ValueError if the model does not fit or the engine refuses a buffer.
+    Raises ValueError if the model does not fit the engine refuses a buffer, or
+    there are too many candidates.
     """
     layouts = (setting, *other_layouts)
     if buffers is None:
         buffers = [round(setting.deployment.model.top_k * times) for times in BUFFERS_TIMES]
     buffers = sorted(set(buffers))
+    ratios, residents = sorted(set(ratios)), sorted(set(residents))
+    check_number(len(buffers) * len(residents), len(ratios))
     for size in buffers:
         check_buffer(setting.deployment.model, size)
     pairs = None if instances is None else tuple(instances)
@@ -137,8 +141,8 @@ def make_plan(
             each
             for one in layouts
             for size in buffers
-            for ratio in sorted(set(ratios))
-            for resident in sorted(set(residents))
+            for ratio in ratios
+            for resident in residents
             for each in apart(
                 replace(
                     one,
@@ -266,7 +270,7 @@ def _reasons(found: Candidates, place: int, base: Mapping[str, Any]) -> Iterable
             "instances": f"{row['prefill_instances']} + {row['decode_instances']}",
             "layout": row["layout"],
         }[name]
-        missed = f", misses {row['missed']}" if row["missed"] else ""
+        missed = f"; {not_met(row['missed'])}" if row["missed"] else ""
         yield (
             f"{name} {value} instead: {row['tokens_per_s']:,.0f} tokens/s"
             + (f" ({row['tokens_per_s_per_gpu']:,.1f} per GPU)" if name == "instances" else "")

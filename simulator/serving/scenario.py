@@ -33,6 +33,7 @@ Value = TypeVar("Value")
 
 GIB = 1 << 30
 MOST_GIB = 1 << 20  # a pebibyte
+MOST_INSTANCES = 1000  # of a kind
 _BOTH = "give host_gib (of a GPU) or host_memory_gib (of the machine), not both"
 
 
@@ -77,9 +78,13 @@ class Scenario:
         for name in ("prompt", "output_len", "max_running_requests"):
             whole_number(name, getattr(self, name), 1, MOST_COUNT)
         whole_number("chunked_prefill_size", self.chunked_prefill_size, 64, MOST_COUNT)
-        for name in ("prefill_instances", "decode_instances", "draft_tokens"):
+        for name, most in (
+            ("prefill_instances", MOST_INSTANCES),
+            ("decode_instances", MOST_INSTANCES),
+            ("draft_tokens", MOST_COUNT),
+        ):
             if getattr(self, name) is not None:
-                whole_number(name, getattr(self, name), 1, MOST_COUNT)
+                whole_number(name, getattr(self, name), 1, most)
         for name in ("early_stops", "disaggregated", "no_prefix_cache"):
             switch(name, getattr(self, name))
         if None not in (self.host_gib, self.host_memory_gib):

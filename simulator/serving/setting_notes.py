@@ -4,12 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
+from hisparse_sim.simulator.serving.aim import Aim
+from hisparse_sim.simulator.serving.exposure import GUESSES
+from hisparse_sim.simulator.serving.memory import pages
 from hisparse_sim.simulator.serving.prediction import Setting
 
 RESIDENT = (
     "resident tokens by SGLang's rules, of which no release keeps any; vLLM 0.33 does, by rules of"
     " its own"
 )
+
+
+def resident_within(
+    residents: Collection[int], setting: Setting, aim: Aim
+) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    """Numbers of resident tokens, none above the longest request, and a note where one was."""
+    longest = pages(min(aim.prompt + aim.output, setting.deployment.model.context))
+    kept = tuple(dict.fromkeys(min(each, longest) for each in residents))
+    if max(residents) <= longest:
+        return kept, ()
+    note = f"resident tokens of {max(residents):,}: a whole request has {longest:,} at most"
+    return kept, (note,)
+
+
+def check_guess(setting: Setting, modes: Collection[str]) -> None:
+    """Raise ValueError where it is stated how well misses are foreseen, and no mode guesses any."""
+    if setting.guess is not None and not set(GUESSES) & set(modes):
+        raise ValueError(f"`prefetch_recall` is for the modes {' and '.join(GUESSES)}: ask for one")
 
 
 def notes_on_setting(

@@ -1,4 +1,4 @@
-"""Plans and serving runs on a terminal."""
+"""Plans on a terminal, and what a load is."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from hisparse_sim.simulator.serving.aim import not_met
+from hisparse_sim.simulator.serving.candidates import NEARLY_EQUAL
+from hisparse_sim.simulator.serving.lengths import in_tokens
 from hisparse_sim.simulator.views.tables import print_table, write_text
 
 if TYPE_CHECKING:
@@ -21,11 +24,11 @@ if TYPE_CHECKING:
 Columns = dict[str, tuple[str, Callable[[Any], str]]]
 
 
-def _count(value: Any) -> str:
+def count(value: Any) -> str:
     return f"{value:,.0f}"
 
 
-def _one(value: Any) -> str:
+def one(value: Any) -> str:
     return "-" if pd.isna(value) else f"{value:,.1f}"
 
 
@@ -33,7 +36,7 @@ def _percent(value: Any) -> str:
     return f"{100 * value:.1f}"
 
 
-def _share(value: Any) -> str:
+def share(value: Any) -> str:
     return f"{100 * value:.0f} %"
 
 
@@ -53,7 +56,7 @@ def load_line(setting: Setting, aim: Aim, instances: bool = False) -> str:
             f" {setting.decode_instances}"
         )
     ranks = f"{setting.ranks} ranks" if setting.ranks > 1 else "1 rank"
-    lengths = f"prompts of {aim.prompt:,} tokens, {aim.output:,} out"
+    lengths = f"prompts of {in_tokens(aim.prompt)}, {aim.output:,} out"
     if aim.drawn is not None:
         prompt, output = aim.drawn.mean
         lengths = f"{aim.drawn.name}: prompts of {prompt:,.0f} tokens, {output:,.0f} out (means)"
@@ -73,27 +76,27 @@ def assumed(setting: Setting, notes: Sequence[str]) -> str:
 
 def _candidate_columns(rows: pd.DataFrame, aim: Aim) -> Columns:
     at = "" if aim.percentile == 50 else f" p{aim.percentile:g}"
-    columns: Columns = {"buffer": ("buffer", _count), "ratio": ("ratio", _count)}
+    columns: Columns = {"buffer": ("buffer", count), "ratio": ("ratio", count)}
     if (rows["resident_tokens"] > 0).any():
-        columns["resident_tokens"] = ("resident", _count)
+        columns["resident_tokens"] = ("resident", count)
     if rows["layout"].nunique() > 1:
         columns["layout"] = ("layout", str)
     if "tpot_ms" not in rows:  # memory alone is known
         return columns | {
             "miss_rate": ("miss %", _percent),
-            "requests": ("requests/rank", _count),
+            "requests": ("requests/rank", count),
             "limit": ("limited by", str),
-            "host_gb": ("host GB", _count),
+            "host_gb": ("host GB", count),
         }
     if (rows["prefill_instances"] > 0).any():
-        columns |= {"instances": ("P+D", str), "tokens_per_s_per_gpu": ("tok/s/GPU", _one)}
+        columns |= {"instances": ("P+D", str), "tokens_per_s_per_gpu": ("tok/s/GPU", one)}
     else:
-        columns |= {"miss_rate": ("miss %", _percent), "running": ("running", _count)}
+        columns |= {"miss_rate": ("miss %", _percent), "running": ("running", count)}
     columns |= {
-        "tokens_per_s": ("tok/s", _count),
-        "tpot_ms": (f"TPOT ms{at}", _one),
-        "ttft_s": (f"TTFT s{at}", _one),
-        "host_gb": ("host GB", _count),
+        "tokens_per_s": ("tok/s", count),
+        "tpot_ms": (f"TPOT ms{at}", one),
+        "ttft_s": (f"TTFT s{at}", one),
+        "host_gb": ("host GB", count),
     }
     if aim.gpu_hour is not None:
         columns["cost_per_million"] = ("cost/1M", lambda value: f"{value:,.2f}")
@@ -124,7 +127,7 @@ def show_plan(
         if plan.best["resident_tokens"]:
             pair += f", {plan.best['resident_tokens']:,} resident tokens"
         if plan.best["worth_it"]:
-            lines.append(f"Best: {pair}")
+            lines.append(f"Best: {pair}{_above(plan)}")
         else:
             lines.append(f"Serve without HiSparse at this load; the best with it: {pair}")
     lines += [_wrapped(reason) for reason in plan.reasons]
@@ -151,12 +154,24 @@ def show_plan(
 def _section(row: pd.Series, plan: Plan) -> str:
     """The heading that a row of the table stands under."""
     if plan.best is None:
-        return f"Misses {row['missed']}" if row.get("missed") else "Candidates"
+        return not_met(row["missed"]) if row.get("missed") else "Candidates"
     if row["best"]:
         return "Best"
     if row["missed"]:
-        return f"Misses {row['missed']}"
-    return "Alternatives: lower latency or less host memory"
+        return not_met(row["missed"])
+    return "Alternatives: lower TPOT, less host memory or more tokens/s"
+
+
+def _above(plan: Plan) -> str:
+    """Say why the best is not the fastest, if it is not."""
+    rows = plan.candidates
+    if plan.best is None or "missed" not in rows:
+        return ""
+    rate = rows["tokens_per_s_per_gpu"]
+    faster = (rate > plan.best["tokens_per_s_per_gpu"]) & (rows["missed"] == "")
+    if not faster.any():
+        return ""
+    return f", the least host memory within {100 * NEARLY_EQUAL:g} % of the most tokens/s"
 
 
 def _behind(plan: Plan) -> str:
@@ -189,10 +204,10 @@ def _extras(plan: Plan, aim: Aim, again: str) -> str:
     lines.append(f"At 0, 0.5, 1, 1.5, 2 times the misses: {rates} tok/s")
     if len(plan.host):
         given = [
-            f"{row['host_gb_s']:,.0f} GB/s {row['tokens_per_s']:,.0f}"
-            for row in (plan.host.to_dict("records"))
+            f"of {row['host_gb_s']:,.0f} GB/s: {row['tokens_per_s']:,.0f} tok/s"
+            for row in plan.host.to_dict("records")
         ]
-        lines.append(f"If the host gives all its GPUs together {' or '.join(given)} tok/s")
+        lines.append(f"With host bandwidth for all GPUs {'; '.join(given)}")
     for row in plan.policies.to_dict("records")[1:]:
         lines.append(
             f"With policy {row['policy']}: {100 * row['miss_rate']:.1f} % misses,"
@@ -225,75 +240,3 @@ def show_findings(findings: Sequence[Finding], output: Path | None = None) -> No
     if all(finding.severity == "note" for finding in findings):
         lines.insert(0, "nothing wrong with this configuration at this load")
     write_text("\n".join(lines) + "\n", output)
-
-
-def show_served(
-    rows: pd.DataFrame,
-    before: str,
-    setting: Setting,
-    aim: Aim,
-    notes: Sequence[str],
-    output: Path | None = None,
-) -> None:
-    """What runs, and one line per run: rate, latencies, and the shares of the time in per cent."""
-    apart = setting.disaggregated
-    at = "" if aim.percentile == 50 else f" p{aim.percentile:g}"
-    columns: Columns = {"mode": ("mode", str)}
-    if rows["load"].nunique() > 1:
-        columns["load"] = ("load", str)
-    columns |= {
-        "tokens_per_s": ("tok/s", _count),
-        "tpot_ms": (f"TPOT ms{at}", _one),
-        "ttft_s": (f"TTFT s{at}", _one),
-    }
-    if "load" not in columns and not aim.has_targets:  # there is room for one of them
-        columns["running"] = ("running", _one)
-    columns |= {
-        "prefill_busy" if apart else "prefill": ("prefill", _share),
-        "swap_in": ("swap-in", _share),
-    }
-    if (rows["hidden"] > 0).any():
-        columns["hidden"] = ("hidden", _share)
-    if aim.has_targets:
-        columns["goodput_per_s"] = ("goodput/s", lambda value: f"{value:.3g}")
-    if aim.gpu_hour is not None:
-        columns["cost_per_million"] = ("cost/1M", lambda value: f"{value:,.2f}")
-    columns["bottleneck"] = ("bottleneck", str)
-    said = [
-        f"{row['mode']}, {row['load']}: misses the target for {row['missed']}"
-        for row in rows.to_dict("records")
-        if row["missed"]
-    ]
-    said += [
-        f"{row['mode']}, {row['load']}: {row[name]} {what[0]}{'s' * (row[name] > 1)} {what[1]}"
-        for row in rows.to_dict("records")
-        for name, what in (
-            ("refused", ("request", "refused for length")),
-            ("cut", ("output", "cut to what a GPU's pool or the context can hold")),
-        )
-        if row[name]
-    ]
-    said += [
-        f"{row['mode']}, {row['load']}: {100 * row['prefix_hits']:.0f} % of the prompt tokens were"
-        " in the prefix cache"
-        for row in rows.to_dict("records")
-        if row["prefix_hits"]
-    ]
-    shares = (
-        "prefill: share of the time that those instances work; swap-in: of the time of decode"
-        if apart
-        else "prefill, swap-in: share of the time; the rest is decoding"
-    )
-    if "hidden" in columns:
-        shares += "; hidden: share in which copies run while decode steps compute"
-    reading = _READING if "running" in columns else _READING[:-1]
-    after = [*reading, shares, "", assumed(setting, notes), "", *said]
-    print_table(rows, columns, output, before, "\n".join(after), "tokens_per_s")
-
-
-_READING = (
-    "",
-    "TPOT: (latency - TTFT) / (output tokens - 1); TTFT includes the wait in the queue;"
-    " medians, if no percentile is named",
-    "running: requests that decode, over all instances, mean over time",
-)

@@ -90,8 +90,9 @@ class Group(click.Group):
                 raise click.ClickException(f"some text is not UTF-8 ({error})") from error
             raise click.UsageError(self.said(ctx, error)) from error
         except MemoryError as error:
+            asked = str(error).partition(" with shape")[0] or "none is left"  # NumPy names fields
             raise click.ClickException(
-                f"this needs more memory than there is ({error or 'none is left'}): ask for less"
+                f"this needs more memory than there is ({asked}): ask for less"
             ) from error
         except OSError as error:
             if isinstance(error, BrokenPipeError):

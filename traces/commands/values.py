@@ -6,6 +6,7 @@ Nothing here loads a heavy library.
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import isnan
 from pathlib import Path
 from reprlib import repr as clipped
 from typing import TYPE_CHECKING, Any
@@ -86,6 +87,8 @@ class Real(click.FloatRange):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         number = super().convert(value, param, ctx)
+        if isnan(number):  # it is below no bound and above none
+            self.fail(f"{number} is not in the range {self._describe_range()}", param, ctx)
         if number != 0 and not LEAST_AMOUNT <= abs(number) <= MOST_AMOUNT:
             self.fail(f"{number} is not between {LEAST_AMOUNT:g} and {MOST_AMOUNT:g}", param, ctx)
         return number

@@ -158,6 +158,8 @@ def read_profiles(section: str, path: str | Path | None = None) -> dict[str, Pro
             given = read_toml(path)
         except TraceError as error:
             raise ProfileError(str(error)) from None
+        if not given:
+            raise ProfileError(f"{path} holds no profile: give tables like [{section}.NAME]")
         profiles |= _profiles(given, str(path), section)
     return profiles
 
@@ -183,13 +185,17 @@ def match_profile(section: str, name: str, path: str | Path | None = None) -> Pr
     return None
 
 
-def find_profile(section: str, name: str, path: str | Path | None = None) -> Profile:
-    """The profile called `name` (or one of its aliases, case ignored); else the known are named."""
+def find_profile(
+    section: str, name: str, path: str | Path | None = None, *, also: str = ""
+) -> Profile:
+    """The profile called `name` (or one of its aliases, case ignored); else ProfileError names
+    those of `section`, and of the section `also` where the caller takes them, too."""
     found = match_profile(section, name, path)
     if found is not None:
         return found
     noun = {"models": "model", "blocks": "model of blocks", "links": "link"}.get(section, section)
-    known = ", ".join(sorted(read_profiles(section, path)))
+    sections = [section, *([also] if also else [])]
+    known = ", ".join(sorted(name for each in sections for name in read_profiles(each, path)))
     raise ProfileError(
         f"unknown {noun} {name!r}; known: {known}; add your own in a file given with `profiles`"
     )
