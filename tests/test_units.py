@@ -22,7 +22,7 @@ from hisparse_sim.simulator.serving.models import load_model
 from hisparse_sim.simulator.serving.scenario import deployment_of
 from hisparse_sim.simulator.views import figures
 from hisparse_sim.simulator.views.report import data, read_results
-from hisparse_sim.simulator.views.report.facts import of_series
+from hisparse_sim.simulator.views.report.facts import of_source
 from hisparse_sim.traces import Metadata, TraceError, open_trace, validate
 from hisparse_sim.traces.file.units import plural
 from hisparse_sim.traces.synth.generator import generate, get_profile, reshaped, synthesize
@@ -181,7 +181,7 @@ def test_rows_that_were_written_keep_it(blocks: Path, tokens: Path, tmp_path: Pa
     assert run("sweep", tokens, "--buffer", "16", "--link", "h200-pcie5", "--quiet", "-o",
                priced).exit_code == 0  # fmt: skip
     results = read_results([curve])
-    said = " ".join(one.said for one in of_series(results[0].rows, None))
+    said = of_source(results[0].rows).said
     assert "Positions and slots are blocks of 4 tokens: no cost is computed." in said
     assert "MB" not in said
     assert "default" not in said

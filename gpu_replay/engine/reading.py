@@ -4,6 +4,7 @@ On a stream of its own: the GPU is never stopped and the engine's thread never w
 with the first request, since CUDA forbids what it does while the engine captures its graphs.
 """
 
+import atexit
 import json
 import threading
 from collections import deque
@@ -153,6 +154,12 @@ class Reader(threading.Thread):
         self._later: deque[tuple[Callable[[], bool], Callable[[], None]]] = deque()
         self._ended = threading.Event()
 
+    def start(self) -> None:
+        """A thread that is inside torch when the interpreter ends aborts the process: it ends
+        before."""
+        atexit.register(self.finish)
+        super().start()
+
     def when(self, ready: Callable[[], bool], then: Callable[[], None]) -> None:
         """Call `then` in this thread, after a look, once `ready` says so; in the order of calls."""
         self._later.append((ready, then))
@@ -182,7 +189,8 @@ class Reader(threading.Thread):
         """Look once more, then end."""
         self._ended.set()
 
-    def join_briefly(self) -> None:
-        """Wait for the end, at most five seconds."""
+    def finish(self) -> None:
+        """Look once more, end, and wait for the end, at most five seconds."""
+        self.end()
         if self.is_alive():
             self.join(5)

@@ -267,8 +267,7 @@ class Watch:
     def stop(self) -> None:
         """Look once more, write what there is, end the thread; at most five seconds."""
         self._since = 0.0
-        self._reader.end()
-        self._reader.join_briefly()
+        self._reader.finish()
 
     def abandon(self) -> None:
         """Count and record no more; what has come so far is still written. Does not wait."""
