@@ -72,7 +72,7 @@ def snippets() -> list[tuple[str, str]]:
     return [
         (f"{document.name}-{number}", code)
         for document in DOCUMENTS
-        # One example after the other: tests/test_docs.py; on a folder of traces: tests/test_trace_bad_input.py.
+        # One example after the other: test_docs.py. On a folder of traces: test_trace_bad_input.py.
         if document.name not in ("api.md", "clusters.md")
         for number, code in enumerate(
             re.findall(r"```python\n(.*?)```", document.read_text(), re.DOTALL)
