@@ -1,5 +1,6 @@
 """Rolling curves and their figure."""
 
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -56,14 +57,22 @@ def test_too_short_for_the_window(swept: hs.Sweep) -> None:
 def test_the_figure_shows_the_table(swept: hs.Sweep, tmp_path: Path) -> None:
     curves = rolling_curves(swept, 10)
     axes = figures.rolling_misses(curves, window=10, provenance="synthetic trace t")
-    lines = {line.get_label(): line for line in axes.lines if line.get_label()[0] != "_"}
-    assert list(lines) == ["LRU, B = 8", "LRU, B = 16", "FIFO, B = 8", "FIFO, B = 16"]
-    drawn = lines["FIFO, B = 16"]
-    wanted = curves[(curves["policy"] == "fifo") & (curves["buffer"] == 16)]
-    assert drawn.get_ydata().tolist() == wanted["misses_per_step"].tolist()
+    entries = {line.get_label(): line for line in axes.lines if line.get_label()[0] != "_"}
+    assert list(entries) == ["LRU", "FIFO", "B = 8", "B = 16"]
+    shown = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert shown == list(entries)
+    looks = set()
+    for policy, buffer in product(("lru", "fifo"), (8, 16)):
+        wanted = curves[(curves["policy"] == policy) & (curves["buffer"] == buffer)]
+        values = wanted["misses_per_step"].tolist()
+        (drawn,) = [line for line in axes.lines if list(line.get_ydata()) == values]
+        # Mark and colour are those of the policy's entry, dashes those of the buffer's.
+        marked, dashed = entries[policy.upper()], entries[f"B = {buffer}"]
+        assert (drawn.get_marker(), drawn.get_color()) == (marked.get_marker(), marked.get_color())
+        assert drawn._dash_pattern == dashed._dash_pattern
+        looks.add((drawn.get_marker(), str(drawn._dash_pattern)))
+    assert len(looks) == 4  # told apart without colour
     assert len(axes.collections) == 4  # the bands
-    # Told apart without colour.
-    assert len({(line.get_marker(), str(line._dash_pattern)) for line in lines.values()}) == 4
     assert axes.get_xlabel() == "decode step"
     assert "misses per step" in axes.get_ylabel()
     assert axes.figure.get_supxlabel() == "synthetic trace t"

@@ -2,6 +2,7 @@
 
 import json
 import re
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -83,12 +84,25 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Folder:
     return Folder(tmp_path_factory.mktemp("joining"))
 
 
-def answers(page: str) -> list[str]:
-    return re.findall(r'<p class="answer">(.*?)</p>', page)
+def answers(page: str) -> list[tuple[str, str]]:
+    """Return each trace that has an answer, and what its line on policies says."""
+    return [(unescape(name), said_of(text, "Policy")[0]) for name, text in answered(page)]
 
 
-def replayed(page: str) -> list[str]:
-    return re.findall(r"<p>Replayed: (.*?)\.</p>", page)
+def answered(page: str) -> list[tuple[str, str]]:
+    head = page[page.index('<section id="answer">') : page.index('<form id="choices"')]
+    parts = re.split(r'<div (?:class="wide" )?data-trace="(.*?)">', head)
+    return list(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def said_of(text: str, line: str) -> list[str]:
+    """Return what the lines of an answer say about something."""
+    found = re.findall(rf'<div data-line="{line}"><dt>.*?</dt><dd>(.*?)</dd></div>', text)
+    return [unescape(said) for said in found]
+
+
+def sources(page: str) -> list[str]:
+    return [said for _, text in answered(page) for said in said_of(text, "Source")]
 
 
 def table(page: str, name: str) -> pd.DataFrame:
@@ -147,6 +161,19 @@ def test_many_requests_are_named_by_a_digest(tmp_path: Path) -> None:
 # Sweeps that are one
 
 
+def assert_half_a_miss(page: str) -> None:
+    """The page has one answer, and that is LRU's half a miss of two positions a step."""
+    ((_, said),) = answers(page)
+    assert said.startswith("LRU misses 0.5 a step with 3 slots")
+    assert missed(page) == ["0.5 of 2"]
+
+
+def missed(page: str) -> list[str]:
+    """Return for each answer the misses of the selected positions of a step and layer."""
+    ending = " selected positions per step and layer; LRU, 3 slots"
+    return re.findall(rf'<span class="small">([0-9.]+ of \d+){ending}</span>', page)
+
+
 def test_one_sweep_in_several_files_counts_once(folder: Folder) -> None:
     """By hand: 8 misses in 16 pairs of layer and step, half a miss a step."""
     files = [
@@ -157,11 +184,9 @@ def test_one_sweep_in_several_files_counts_once(folder: Folder) -> None:
     ]
     for given_files in (files[:1], files[:2], files[2:3], files[:3], files, [files[0]] * 2):
         page = folder.page(*given_files)
-        assert replayed(page) == [
-            "t (synthetic), 16 pairs of layer and step, staged start, whole trace"
-        ]
-        assert len(answers(page)) == 1
-        assert "LRU misses 0.5 of 2 " in answers(page)[0]
+        size = "2 layers x 8 steps" if files[2] in given_files else "16 steps, summed over layers"
+        assert sources(page) == [f"t (synthetic), replayed: {size}, staged start, whole trace."]
+        assert_half_a_miss(page)
 
 
 def test_layers_are_listed_where_a_file_lists_them(folder: Folder) -> None:
@@ -242,9 +267,11 @@ def test_starts_stay_apart(folder: Folder) -> None:
     requests each: 8 + 2 + 4."""
     files = [folder.sweep("staged.csv"), folder.sweep("direct.csv", "--start", "direct")]
     page = folder.page(*files)
-    assert [text.split(":")[0] for text in answers(page)] == [
-        "t, staged start",
-        "t, direct start",
+    assert [name for name, _ in answers(page)] == ["t, staged start", "t, direct start"]
+    assert missed(page) == ["0.5 of 2", "0.9 of 2"]  # 8 and 14 of 16 steps
+    size = "(synthetic), replayed: 16 steps, summed over layers"
+    assert sources(page) == [
+        f"t, {start} start {size}, {start} start, whole trace." for start in ("staged", "direct")
     ]
     rows = table(page, "sweep")
     assert dict(zip(rows["trace"], rows["misses"], strict=True)) == {
@@ -289,9 +316,9 @@ def test_traces_of_one_stem_stay_apart(folder: Folder) -> None:
     )
     page = folder.page(folder.sweep("mine.csv"), folder.sweep("theirs.csv", trace=other))
     digests = [hs.open_trace(path).sha256[:8] for path in (folder.trace, other)]
-    assert [text.split(" (synthetic)")[0] for text in replayed(page)] == [
-        f"t (sha256 {digest})" for digest in digests
-    ]
+    names = [f"t (sha256 {digest})" for digest in digests]
+    assert [text.split(" (synthetic)")[0] for text in sources(page)] == names
+    assert [name for name, _ in answers(page)] == names
     rows = table(page, "sweep")
     assert rows["misses"].tolist() == [8, 12]
     assert rows["trace"].nunique() == 2
@@ -301,8 +328,8 @@ def test_a_copy_under_another_name_is_the_same_trace(folder: Folder) -> None:
     copy = folder.path / "copy.parquet"
     copy.write_bytes(folder.trace.read_bytes())
     page = folder.page(folder.sweep("first.csv"), folder.sweep("second.csv", trace=copy))
-    assert len(replayed(page)) == 1
-    assert "LRU misses 0.5 of 2 " in answers(page)[0]
+    assert len(sources(page)) == 1
+    assert_half_a_miss(page)
 
 
 def test_several_traces_of_one_sweep_are_not_summed(folder: Folder, tmp_path: Path) -> None:
@@ -310,7 +337,9 @@ def test_several_traces_of_one_sweep_are_not_summed(folder: Folder, tmp_path: Pa
     words = ["--policy", "lru", "--buffer", "3", "--quiet"]
     done("sweep", folder.trace, other, *words, "-o", tmp_path / "rows.csv")
     page = folder.page(tmp_path / "rows.csv")
-    assert [text.split(" of 2 ")[0].split("misses ")[1] for text in answers(page)] == ["0.5", "1.0"]
+    assert missed(page) == ["0.5 of 2", "1.0 of 2"]
+    wanted = [("t", "LRU misses 0.5 a step"), ("u", "LRU misses 1.0 a step")]
+    assert [(name, said.split(" with ")[0]) for name, said in answers(page)] == wanted
     assert 'type="radio" name="trace" value="t" checked' in page
 
 
@@ -326,7 +355,7 @@ def old(path: Path) -> Path:
 
 def test_old_rows_are_read_alone(folder: Folder) -> None:
     page = folder.page(old(folder.sweep("old.csv")))
-    assert "LRU misses 0.5 of 2 " in answers(page)[0]
+    assert_half_a_miss(page)
     assert "the file does not say which requests, layers and steps it covers" in page
 
 
@@ -346,7 +375,7 @@ def test_an_old_file_given_twice_is_one(folder: Folder) -> None:
     file = old(folder.sweep("old.csv"))
     copy = folder.path / "copied.csv"
     copy.write_bytes(file.read_bytes())
-    assert "LRU misses 0.5 of 2 " in answers(folder.page(file, copy))[0]
+    assert_half_a_miss(folder.page(file, copy))
 
 
 def test_an_old_file_of_another_trace_stands_beside(folder: Folder, tmp_path: Path) -> None:
@@ -471,11 +500,14 @@ def test_a_figure_draws_curves_apart(folder: Folder) -> None:
     one = rolling_curves(hs.sweep(folder.trace, "lru", 3, compare_min=False), 2)
     two = rolling_curves(hs.sweep(folder.trace, "lru", 3, "direct", compare_min=False), 2)
     axes: Any = figures.rolling_misses(pd.concat([one, two]), window=2, provenance="t")
-    named = {
-        line.get_label(): line.get_ydata() for line in axes.lines if line.get_label()[0] != "_"
-    }
-    assert len(named) == 2
-    assert all(len(values) == 3 for values in named.values())
+    named = {line.get_label(): line for line in axes.lines if line.get_label()[0] != "_"}
+    assert list(named) == ["B = 3\nt, staged start", "B = 3\nt, direct start"]
+    for curve, entry in zip((one, two), named.values(), strict=True):
+        values = curve["misses_per_step"].tolist()
+        assert len(values) == 3
+        (line,) = [line for line in axes.lines if list(line.get_ydata()) == values]
+        assert line._dash_pattern == entry._dash_pattern
+    assert len({str(entry._dash_pattern) for entry in named.values()}) == 2
     longer = rolling_curves(hs.sweep(folder.trace, "lru", 3, compare_min=False), 3)
     with pytest.raises(ValueError, match="windows of 2 and 3 steps, not of 2"):
         figures.rolling_misses(pd.concat([one, longer]), window=2, provenance="t")
@@ -513,7 +545,11 @@ def test_a_plan_of_another_trace_says_so(folder: Folder) -> None:
     page = folder.page(rows, plan_of(folder, "own.json", digest))
     assert "another trace" not in page
     page = folder.page(rows, plan_of(folder, "foreign.json", "f" * 64))
-    assert page.count("Its misses are those of another trace, t (sha256 ffffffff).") == 2
+    of = "t (provenance not told, sha256 ffffffff)."
+    assert page.count(f"Its misses are those of another trace, {of}") == 1
+    (source,) = sources(page)
+    assert source.startswith("Misses: t (synthetic), replayed: ")
+    assert source.endswith(f" Rates, load and verdict: the misses of {of}")
 
 
 def test_several_plans_each_have_their_own_words(folder: Folder) -> None:
@@ -522,8 +558,11 @@ def test_several_plans_each_have_their_own_words(folder: Folder) -> None:
     for number in (64, 256):
         assert f"For model glm-5.1, concurrency {number}: {number} tokens/s" in page
         assert f"<h3>plan{number}.json</h3>" in page
-        (said,) = [text for text in answers(page) if f"plan{number}.json" in text]
-        assert f"{number} tokens/s at 50.0 ms" in said
+        (said,) = re.findall(rf"<h3>plan{number}.json</h3>(.*?)</div>", page)
+        assert f": {number} tokens/s at 50.0 ms" in said
+    (chosen,) = said_of(page, "Buffer")  # the head is of the first, and says so
+    assert "the choice of plan64.json: " in chosen
+    assert "(64 tokens/s, 50.0 ms per token)" in chosen
     assert table(page, "plan")["tokens_per_s"].tolist() == [64]
     assert table(page, "plan-2")["tokens_per_s"].tolist() == [256]
 
@@ -545,8 +584,8 @@ def test_serving_runs_of_other_settings_are_other_charts(folder: Folder) -> None
     page = folder.page(rows, one, more, other)
     assert table(page, "serve")["concurrency"].tolist() == [8, 16, 32]
     assert table(page, "serve-2")["concurrency"].tolist() == [8]
-    assert "one.json, more.json: simulated serving, closed loop, for prompt 100." in page
-    assert "other.json: simulated serving, closed loop, for prompt 200." in page
+    assert "one.json, more.json: modelled serving, closed loop, for prompt 100." in page
+    assert "other.json: modelled serving, closed loop, for prompt 200." in page
     differs = json.loads(more.read_text())
     differs[0]["tokens_per_s"] = 1.0
     more.write_text(json.dumps(differs))
@@ -562,8 +601,11 @@ def test_memory_of_two_models_is_told_apart(tmp_path: Path) -> None:
         done("sweep", *words, "--model", "glm-5.1", *more, "-o", tmp_path / name)
     done("report", tmp_path / "bf16.csv", tmp_path / "fp8.csv", "-o", tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text("utf-8")
-    assert "On the 78 layers of glm-5.1 (bf16 KV)" in page
-    assert "On the 78 layers of glm-5.1 (fp8 KV)" in page
+    assert "a token, all 78 layers of glm-5.1 (bf16 KV); " in page
+    fits = "glm-5.1 (bf16 KV), ratio 4, limited by indexer keys; glm-5.1 (fp8 KV): 20<"
+    assert f'<span class="value">14</span><span class="small">of 32,800 tokens, {fits}' in page
+    (said,) = said_of(page, "Buffer")
+    assert "14 requests of glm-5.1 (bf16 KV) and 20 requests of glm-5.1 (fp8 KV) fit a rank" in said
     assert re.findall(r'<td class="text">(bf16|fp8)</td>', page) == ["bf16", "fp8"]
     assert "Rows with glm-5.1 fp8 are left out here" in page
 

@@ -100,8 +100,33 @@ def test_no_request_vanishes_from_a_report(folder: Path, form: str, tmp_path: Pa
     pytest.importorskip("vl_convert", reason="needs the extra [report]")
     page = tmp_path / "page.html"
     assert run("report", folder / f"rows.{form}", "-o", page).exit_code == 0
-    steps = 12 * 2 * len([name for name in NAMES if name])
-    assert f"7 (synthetic), replayed: {steps:,} pairs of layer and step" in page.read_text("utf-8")
+    steps = 12 * len([name for name in NAMES if name])
+    assert f"7 (synthetic), replayed: 2 layers x {steps:,} steps, " in page.read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("steps", "size"),
+    [
+        ({("a", 0): 12, ("a", 3): 12, ("b", 0): 5, ("b", 3): 5}, "2 layers x 17 steps"),
+        ({("a", 0): 12, ("a", 3): 12, ("b", 0): 6}, "30 steps, summed over layers"),
+        ({("a", 0): 12, ("b", 3): 5}, "17 steps, summed over layers"),
+    ],
+)
+def test_layers_with_steps_of_their_own_are_summed(
+    steps: dict[tuple[str, int], int], size: str, tmp_path: Path
+) -> None:
+    """Also where the sum is a multiple of the layers."""
+    pytest.importorskip("vl_convert", reason="needs the extra [report]")
+    parts = [
+        drift(request=request, layer=layer, steps=count)
+        for (request, layer), count in steps.items()
+    ]
+    trace, rows, page = (tmp_path / name for name in ("t.parquet", "rows.csv", "page.html"))
+    write(trace, parts, metadata())
+    words = ["--policy", "lru", "--buffer", "16", "--per-layer", "--quiet"]
+    assert run("sweep", trace, *words, "-o", rows).exit_code == 0
+    assert run("report", rows, "-o", page).exit_code == 0
+    assert f"t (synthetic), replayed: {size}, " in page.read_text("utf-8")
 
 
 def test_cells_of_a_spreadsheet() -> None:

@@ -103,24 +103,25 @@ def _moved(
             "moved",
             "Over the link",
             f"{moved / 1e6:,.1f} MB",
-            f"a token, all {times.layers} layers of {times.model}; {waits}",
+            f"a token, all {times.layers} layers of {data.called(times.model, times.kv_dtype)};"
+            f" {waits}",
             "swap-in-card",
         )
     ]
 
 
 def _fits(rows: pd.DataFrame, buffer: int) -> list[Tile]:
-    if "requests_per_gpu" not in rows:
+    fits = data.fitting(rows, buffer)
+    if not fits:
         return []
-    fits = rows[(rows["buffer"] == buffer) & rows["requests_per_gpu"].notna()]
-    if fits.empty:
-        return []
-    best = fits.sort_values("requests_per_gpu", ascending=False, kind="stable").iloc[0]
+    (model, best), *others = fits.items()
     limit = f", limited by {best['limit']}" if isinstance(best.get("limit"), str) else ""
     ratio = best.get("host_to_device_ratio")
     tokens = best.get("request_tokens")
     told = [f"of {tokens:,.0f} tokens"] if pd.notna(tokens) else []
+    told += [model] if others else []
     told += [f"ratio {ratio:.0f}"] if pd.notna(ratio) else []
+    limit += "".join(f"; {name}: {one['requests_per_gpu']:,.0f}" for name, one in others)
     return [
         Tile("requests", "Requests per rank", f"{best['requests_per_gpu']:,.0f}",
              (", ".join(told) + limit).removeprefix(", "), "memory")

@@ -119,6 +119,7 @@ class Times(NamedTuple):
     layers: int
     batches: list[int]
     chosen: int  # the batch that the sweep asked for
+    kv_dtype: str = ""  # of the entries of the model
 
 
 Profiles = str | Path | None  # a file that the user names
@@ -174,7 +175,8 @@ def times_table(
         f"{link.source}.{told}"
     )
     table = means.reset_index()
-    return Times(table, title, unit, source, link.name, entry_bytes, name, count, batches, chosen)
+    return Times(table, title, unit, source, link.name, entry_bytes, name, count, batches, chosen,
+                 priced.get("kv_dtype", ""))  # fmt: skip
 
 
 _WHOSE = {"sglang": "the engine's", "native": "our"}
@@ -195,6 +197,23 @@ def _only_first(
     told = ", ".join(" ".join(map(str, one.values())) for one in named[1:])
     said = f" Rows with {told} are left out here; report them separately." if told else ""
     return rows[~left_out], {str(name): value for name, value in named[0].items() if value}, said
+
+
+def fitting(rows: pd.DataFrame, buffer: int) -> dict[str, dict[Any, Any]]:
+    """Return for each model of `rows`, "glm-5.1 (fp8 KV)", the row with the most requests on a rank
+    at `buffer`, in the order of the rows; models without such a row are left out."""
+    if "requests_per_gpu" not in rows:
+        return {}
+    of = rows.reindex(columns=["model", "kv_dtype"]).astype("string").fillna("")
+    names = [called(model, kv_dtype) for model, kv_dtype in of.itertuples(index=False)]
+    own = rows.assign(called=names)[(rows["buffer"] == buffer) & rows["requests_per_gpu"].notna()]
+    best = own.sort_values("requests_per_gpu", ascending=False, kind="stable")
+    firsts = best.drop_duplicates("called").set_index("called").to_dict("index")
+    return {name: firsts[name] for name in dict.fromkeys(own["called"])}
+
+
+def called(model: str, kv_dtype: str) -> str:
+    return f"{model} ({kv_dtype} KV)" if kv_dtype else model
 
 
 def link_called(name: str, profiles: Profiles = None) -> Link:

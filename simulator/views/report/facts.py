@@ -60,9 +60,8 @@ def of_choice(series: Series, policy: str, buffer: int, planned: bool) -> list[F
 def of_source(rows: pd.DataFrame, rates: str = "") -> Fact:
     """Return the line on the origin of one trace. `rates`: that of the misses behind plans and
     serving runs, if it is another."""
-    steps = int(totals(rows, ("policy", "buffer"))["steps"].max())
     kinds = ", ".join(dict.fromkeys(map(str, rows["provenance"])))
-    source = f"{rows['trace'].iloc[0]} ({kinds}), replayed: {_size(rows, steps)}"
+    source = f"{rows['trace'].iloc[0]} ({kinds}), replayed: {_size(rows)}"
     source = f"{source}, {findings.covered(rows)}."
     if rates:
         source = f"Misses: {source} Rates, load and verdict: the misses of {rates}."
@@ -71,19 +70,24 @@ def of_source(rows: pd.DataFrame, rates: str = "") -> Fact:
     return Fact("Source", source, "provenance")
 
 
-def _size(rows: pd.DataFrame, steps: int) -> str:
+def _size(rows: pd.DataFrame) -> str:
     """Return "6 layers x 512 steps", of one policy and buffer; of layers with steps of their own
     the sum."""
-    layers = rows["layer"].nunique()
-    if layers and steps % layers == 0:
-        return f"{layers:,} layer{'s' * (layers > 1)} x {steps // layers:,} steps"
+    steps = int(totals(rows, ("policy", "buffer"))["steps"].max())
+    if rows["layer"].notna().any():
+        each = totals(rows, ("layer", "policy", "buffer")).groupby("layer")["steps"].max()
+        if each.nunique() == 1 and each.sum() == steps:
+            layers = len(each)
+            return f"{layers:,} layer{'s' * (layers > 1)} x {each.iloc[0]:,} steps"
     return f"{steps:,} steps, summed over layers"
 
 
-def of_plan(best: Mapping[str, Any]) -> Fact:
+def of_plan(best: Mapping[str, Any], name: str = "") -> Fact:
+    """`name`: that of the plan's file, if there are several."""
+    whose = f"the choice of {name}" if name else "the plan's choice"
     return Fact(
         "Buffer",
-        f"{best['buffer']:,.0f} slots with a ratio of {best['ratio']:.0f}, the plan's choice: of"
+        f"{best['buffer']:,.0f} slots with a ratio of {best['ratio']:.0f}, {whose}: of"
         " all within 1 % of the most tokens/s that meet the targets, the one that pins the least"
         " host memory"
         f" ({best['tokens_per_s']:,.0f} tokens/s, {best['tpot_ms']:.1f} ms per token).",
@@ -143,14 +147,14 @@ def _buffer(series: Series, policy: str, buffer: int) -> str:
     )
     sizes = sorted(own)
     at = sizes.index(buffer)
-    fits: dict[Any, float] = (
-        rows.groupby("buffer")["requests_per_gpu"].max().dropna().to_dict()
-        if "requests_per_gpu" in rows
-        else {}
-    )
 
     def costs(size: int) -> str:
-        runs = f", {fits[size]:,.0f} requests fit a rank" if size in fits else ""
+        fits = data.fitting(rows, size)
+        told = [
+            f"{one['requests_per_gpu']:,.0f} requests{f' of {name}' * (len(fits) > 1)}"
+            for name, one in fits.items()
+        ]
+        runs = f", {listed(told)} fit a rank" if told else ""
         return f"{size:,} slots: {percent(own[size], 1)} misses{runs}"
 
     near = [costs(size) for size in (*sizes[at + 1 : at + 2], *sizes[max(0, at - 1) : at])]

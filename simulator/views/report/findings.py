@@ -141,7 +141,7 @@ def foreign(result: Result, rows: pd.DataFrame) -> dict[str, Any] | None:
     """Return trace, provenance and digest of the misses of a plan or a run if they are not those of
     the swept `rows`."""
     first = result.rows.reindex(columns=["trace", "provenance", "trace_sha256"]).iloc[0]
-    of = {str(name): value for name, value in first.fillna("").items()}
+    of = {str(name): value for name, value in first.astype(object).fillna("").items()}
     swept = set(rows["trace_sha256"].dropna()) if "trace_sha256" in rows else set()
     return of if of["trace_sha256"] and of["trace_sha256"] not in swept else None
 

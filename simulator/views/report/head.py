@@ -90,7 +90,8 @@ class Head:
         results, best = self.results, self.best
         served = next((data.serve_table(rows) for _, rows in findings.runs_of(results)), None)
         if best is not None and self.plan is not None:
-            tiles, lines = answer.of_plan(best, self.plan.parameters), [facts.of_plan(best)]
+            name = self.plan.path.name if len(findings.plans_of(results)) > 1 else ""
+            tiles, lines = answer.of_plan(best, self.plan.parameters), [facts.of_plan(best, name)]
         elif served is not None and len(served):
             tiles = answer.of_served(served)
         redone = findings.published_of(results)
