@@ -68,6 +68,7 @@ def test_misses_and_bytes_by_hand(calculator: Calculator) -> None:
 
 
 def test_excess_of_rows_without_min_is_that_of_their_lines(rows: Path, tmp_path: Path) -> None:
+    pytest.importorskip("vl_convert", reason="needs the extra [report]")
     table = pd.read_csv(rows)
     alone = tmp_path / "lru.csv"
     table[table["policy"] == "lru"].to_csv(alone, index=False)
