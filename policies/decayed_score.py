@@ -6,30 +6,19 @@ outside the buffer keep their values.
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
-import numpy as np
-
+from hisparse_sim.policies.decayed_frequency import State, state
 from hisparse_sim.policies.hook import hook
 from hisparse_sim.policies.parameters import parameter
-from hisparse_sim.policies.policy import Floats, Policy, Setup, Step
+from hisparse_sim.policies.policy import Policy, Step
 from hisparse_sim.policies.scored import span
-from hisparse_sim.policies.valued import Values, decay, evict_least, holds, values
+from hisparse_sim.policies.valued import decay, evict_least, holds
 
 
 @dataclass(frozen=True)
 class Parameters:
     decay: float = parameter(0.8, "what a step leaves of a value", least=0, most=1)
     remember: bool = parameter(False, "keep the values of positions that are in no slot")
-
-
-class State(NamedTuple):
-    values: Values
-    decay: Floats  # [1]
-
-
-def state(setup: Setup) -> State:
-    return State(values(setup, setup.parameters.remember), np.array([setup.parameters.decay]))
 
 
 @hook
