@@ -5,6 +5,7 @@ takes the server down: whatever goes wrong in here is logged, reported and count
 off what went wrong; the engine's own function has run or runs then, once.
 """
 
+import atexit
 import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -98,7 +99,7 @@ class Plugin:
 
             # Tensors made in inference mode could not be written to outside of it.
             with import_torch().inference_mode(False):
-                self.watches[coordinator] = Watch(
+                watch = Watch(
                     coordinator,
                     self.release,
                     self.options,
@@ -106,6 +107,9 @@ class Plugin:
                     self.version,
                     named.get("shared_index_layers"),
                 )
+            # Its thread would abort the process if it were inside torch when the interpreter ends.
+            atexit.register(watch.stop)
+            self.watches[coordinator] = watch
         except Exception as error:
             self.failed("counting", error)
 

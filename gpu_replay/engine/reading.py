@@ -4,7 +4,6 @@ On a stream of its own: the GPU is never stopped and the engine's thread never w
 with the first request, since CUDA forbids what it does while the engine captures its graphs.
 """
 
-import atexit
 import json
 import threading
 from collections import deque
@@ -153,12 +152,6 @@ class Reader(threading.Thread):
         self._look, self._tell, self._wait_s, self._failed = look, tell, wait_s, failed
         self._later: deque[tuple[Callable[[], bool], Callable[[], None]]] = deque()
         self._ended = threading.Event()
-
-    def start(self) -> None:
-        """A thread that is inside torch when the interpreter ends aborts the process: it ends
-        before."""
-        atexit.register(self.finish)
-        super().start()
 
     def when(self, ready: Callable[[], bool], then: Callable[[], None]) -> None:
         """Call `then` in this thread, after a look, once `ready` says so; in the order of calls."""
