@@ -19,6 +19,7 @@ from hisparse_sim.gpu_replay.harness.batch import Batch
 from hisparse_sim.gpu_replay.harness.fast_slow import FastSlowReplayer
 from hisparse_sim.gpu_replay.harness.machine import describe_machine
 from hisparse_sim.gpu_replay.harness.replayer import Replayer
+from hisparse_sim.gpu_replay.harness.replaying import run_verified
 from hisparse_sim.gpu_replay.harness.timing import elapsed_us, hold_stream, record, timer_us
 from hisparse_sim.gpu_replay.kernels.kernel import Kernel
 from hisparse_sim.gpu_replay.kernels.native import NATIVE
@@ -43,16 +44,7 @@ def replayer_of(rule: str, batch: Batch, buffer: int, kernel: Kernel, **options:
 
 def verified(rule: str, batch: Batch, buffer: int) -> int:
     """Replay with every check on; return the misses."""
-    replayer = replayer_of(rule, batch, buffer, NATIVE, check=True)
-    replayer.capture()
-    misses = 0
-    for step in range(batch.steps):
-        replayer.load_step(step)
-        replayer.run_step()
-        expected = replayer.expect_step(step)
-        replayer.verify(step, expected)
-        misses += sum(len(outcome.missed) for outcome in expected[0])
-    return misses
+    return run_verified(replayer_of(rule, batch, buffer, NATIVE, check=True))
 
 
 def timed(rule: str, batch: Batch, buffer: int, kernel: Kernel, skip: int) -> np.ndarray:

@@ -8,6 +8,7 @@ from test_fast_slow import with_next
 
 from hisparse_sim.gpu_replay.harness.batch import Batch
 from hisparse_sim.gpu_replay.harness.fast_slow import FastSlowReplayer
+from hisparse_sim.gpu_replay.harness.replaying import run_verified
 from hisparse_sim.gpu_replay.kernels.build import GpuError, require_gpu
 from hisparse_sim.gpu_replay.kernels.native import NATIVE, load_cache_to_device_buffer_mla
 from hisparse_sim.traces import Demand
@@ -33,15 +34,7 @@ def ranked(seed: int, first_seq_len: int, **options) -> Demand:
 def agree(batch: Batch, buffer: int, **options) -> int:
     """Replay with every check on; return the misses."""
     replayer = FastSlowReplayer(batch, buffer=buffer, top_k=TOP_K, check=True, **options)
-    replayer.capture()
-    misses = 0
-    for step in range(batch.steps):
-        replayer.load_step(step)
-        replayer.run_step()
-        expected = replayer.expect_step(step)
-        replayer.verify(step, expected)
-        misses += sum(len(outcome.missed) for layer in expected for outcome in layer)
-    return misses
+    return run_verified(replayer)
 
 
 @pytest.mark.parametrize("start", ["staged", "direct"])

@@ -6,6 +6,7 @@ import pytest
 
 from hisparse_sim.gpu_replay.harness.batch import Batch
 from hisparse_sim.gpu_replay.harness.replayer import Replayer
+from hisparse_sim.gpu_replay.harness.replaying import run_verified
 from hisparse_sim.gpu_replay.kernels import KERNELS, get_kernel
 from hisparse_sim.gpu_replay.kernels.build import GpuError, require_gpu
 from hisparse_sim.gpu_replay.kernels.native import load_cache_to_device_buffer_mla
@@ -40,15 +41,7 @@ def drift(seed: int, first_seq_len: int, **options) -> Demand:
 def agree(kernel, batch: Batch, buffer: int, **options) -> int:
     """Replay with every check on; return the misses."""
     replayer = Replayer(kernel, batch, buffer=buffer, top_k=TOP_K, check=True, **options)
-    replayer.capture()
-    misses = 0
-    for step in range(batch.steps):
-        replayer.load_step(step)
-        replayer.run_step()
-        expected = replayer.expect_step(step)
-        replayer.verify(step, expected)
-        misses += sum(len(outcome.missed) for layer in expected for outcome in layer)
-    return misses
+    return run_verified(replayer)
 
 
 @pytest.mark.parametrize("start", ["staged", "direct"])

@@ -162,6 +162,22 @@ def _misses(batch: Batch, simulated: dict[int, PartReplay]) -> NDArray[np.int32]
     return np.ascontiguousarray(np.moveaxis(np.array(columns, np.int32), 2, 0))
 
 
+def run_verified(replayer: Replayer) -> int:
+    """Replay the whole batch, verify every step, and return the misses.
+
+    The replayer is a fresh one that checks. Mismatch names the first difference.
+    """
+    replayer.capture()
+    misses = 0
+    for step in range(replayer.batch.steps):
+        replayer.load_step(step)
+        replayer.run_step()
+        expected = replayer.expect_step(step)
+        replayer.verify(step, expected)
+        misses += sum(len(outcome.missed) for layer in expected for outcome in layer)
+    return misses
+
+
 def _check_steps(replayer: Replayer, simulated: dict[int, PartReplay]) -> None:
     batch = replayer.batch
     taken = {key: 0 for key in simulated}  # misses before the step
