@@ -114,13 +114,14 @@ _NAMES = {
 
 def places(names: Iterable[str]) -> dict[str, int]:
     """Return the line of TABLE for every name. The standard policies, and the modes of serving,
-    have the same one everywhere; others take those that are left, first what none of them has."""
+    have the same one everywhere; others take those that are left, first what none of them has.
+    Where there are only others, as traces, they begin with the first line."""
     names = list(dict.fromkeys(names))
     online = [name for name in STANDARD if name != BELADY]
     fixed = {name: place for place, name in enumerate(online)} | {BELADY: OF_MIN}
     fixed |= {name: place for place, name in enumerate(MODES, OF_MIN + 1)}
     taken = {fixed[name] for name in names if name in fixed}
-    order = [*range(len(online), OF_MIN), *range(len(online))]
+    order = [*range(len(online), OF_MIN), *range(len(online))] if taken else range(OF_MIN)
     free = cycle([place for place in order if place not in taken])
     return {name: fixed[name] if name in fixed else next(free) for name in names}
 
