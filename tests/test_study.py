@@ -1,6 +1,7 @@
 """The study: its rows against sweeps, its statistics, what is least, resuming, the command."""
 
 import re
+from concurrent.futures import Executor, Future
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -158,7 +159,19 @@ def test_entries_in_a_time() -> None:
     assert entries_in(0.88, SwapIn(link, "native", 4, 1000)) == 10
 
 
-def test_an_interrupted_study_is_taken_up_again(paths: list[Path], tmp_path: Path) -> None:
+class AtOnce(Executor):
+    """Every task has ended when the first report comes."""
+
+    def submit(self, call, /, *args, **kwargs):  # type: ignore[no-untyped-def]
+        future: Future[object] = Future()
+        future.set_result(call(*args, **kwargs))
+        return future
+
+
+@pytest.mark.parametrize("executor", [None, AtOnce()], ids=["threads", "all ended"])
+def test_an_interrupted_study_is_taken_up_again(
+    paths: list[Path], tmp_path: Path, executor: Executor | None
+) -> None:
     keep = tmp_path / "work.partial"
     options: dict[str, Any] = {"budgets": [2], "prefetchers": ["slash", "oracle"], "jobs": 1}
     heard: list[Progress] = []
@@ -170,7 +183,9 @@ def test_an_interrupted_study_is_taken_up_again(paths: list[Path], tmp_path: Pat
             late.append(progress)
             raise KeyboardInterrupt
 
-    begun = hs.study(paths, "lru", BUFFERS, keep=keep, progress=interrupt, **options)
+    begun = hs.study(
+        paths, "lru", BUFFERS, keep=keep, progress=interrupt, executor=executor, **options
+    )
     assert begun.interrupted
     assert begun.rows.empty
     assert f"{begun.finished} of 4 passes" in begun._shown()[0]

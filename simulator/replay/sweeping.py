@@ -133,7 +133,7 @@ def sweep(
             tasks = _tasks(pieces, runs, start, seed, steps, workers.threads, mode)
             if tasks:
                 prepare(run.policy for run in runs)
-            _execute(tasks, workers, store, progress)
+            stopped = _execute(tasks, workers, store, progress)
     finished = [piece for piece in pieces if len(piece.misses) == len(runs)]
     by_trace = _by_trace(finished)
     covered = {
@@ -154,6 +154,7 @@ def sweep(
         finished=len(finished),
         parts=len(pieces),
         pieces=finished,
+        stopped=stopped,
     )
 
 
@@ -200,8 +201,8 @@ def _execute(
     workers: Workers,
     store: Callable[[Piece, Run, Finished], None],
     progress: Callable[[Progress], None] | None,
-) -> None:
-    """Run all tasks and store their results as they come."""
+) -> bool:
+    """Run all tasks and store their results as they come; tell whether an interrupt came."""
     pieces = {id(task): piece for piece, task in tasks}
     total_steps = sum(task.steps_replayed for _, task in tasks)
     done_steps = accesses = 0
@@ -216,7 +217,7 @@ def _execute(
             progress(Progress(done_steps, total_steps, accesses))
 
     calls = calls_of([task for _, task in tasks], lambda task: task.steps_replayed, workers)
-    as_they_end(workers, run_task, calls, finish)
+    return as_they_end(workers, run_task, calls, finish)
 
 
 def trace_names(traces: Sequence[Trace]) -> list[str]:

@@ -53,7 +53,7 @@ class Sweep(Shown):
     `rows`: the tidy table, columns as in docs/metrics.md. `steps`: misses of every single step
     (`trace, request, layer, policy, buffer, step, misses`). If the sweep was interrupted, both
     cover the (request, layer) parts that were finished under every policy and buffer, `finished` of
-    `parts`."""
+    `parts`. `stopped`: an interrupt came, perhaps when all parts were finished."""
 
     rows: pd.DataFrame
     per_layer: bool
@@ -62,6 +62,7 @@ class Sweep(Shown):
     parts: int
     pieces: list[Piece] = field(repr=False)
     notes: tuple[str, ...] = ()  # what a reader must know, a sentence each
+    stopped: bool = False
     counted: ClassVar[str] = "(request, layer) parts"  # what `finished` and `parts` are
 
     def _shown(self) -> tuple[str, Iterable[str], pd.DataFrame]:

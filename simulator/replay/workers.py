@@ -143,11 +143,12 @@ def as_they_end(
     function: Callable[[T], R],
     calls: Iterable[Sequence[T]],
     finish: Callable[[T, R], None],
-) -> None:
+) -> bool:
     """Call `function` for all tasks, and `finish` with each and its result, as they end; after an
     interrupt, running calls end and the others are not started.
 
-    Raises what `function` raises.
+    Returns whether there was an interrupt, which may have come when all tasks had ended. Raises
+    what `function` raises.
     """
     ended: SimpleQueue[Future[list[R]]] = SimpleQueue()
     running: dict[Future[list[R]], Sequence[T]] = {}
@@ -169,11 +170,12 @@ def as_they_end(
             take(ended.get())
             start(1)
     except KeyboardInterrupt:
-        pass
+        return True
     finally:
         for future in wait([future for future in running if not future.cancel()]).done:
             if not future.cancelled() and future.exception() is None:
                 take(future)
+    return False
 
 
 def in_order(

@@ -86,7 +86,10 @@ def simulated(observed: Observed, trace: Trace, setting: Setting) -> Simulated:
     else:
         rules["engine"], rules["resident_tokens"] = VLLM.name, setting.resident_tokens
         repeats = {}
-    rows = sweep(trace, "lru", buffer, compare_min=False, per_layer=True, **rules).rows
+    swept = sweep(trace, "lru", buffer, compare_min=False, per_layer=True, **rules)
+    if swept.interrupted:  # part of a trace is no prediction
+        raise KeyboardInterrupt
+    rows = swept.rows
     layer_weights = [
         stands_for.get(layer, 1) * (1 + repeats.get(layer, 0)) for layer in map(int, rows["layer"])
     ]

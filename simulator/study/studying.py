@@ -216,9 +216,10 @@ def study(
                 keep=kept,
                 **options,  # type: ignore[arg-type]
             )
-            if done.interrupted:
+            finished = number + (not done.interrupted)
+            if done.stopped and finished < len(sweeps):
                 empty = pd.DataFrame()
-                return Study(empty, done.digests, number, len(sweeps), tuple(notes))
+                return Study(empty, done.digests, finished, len(sweeps), tuple(notes))
             if measured is None or bounds is None:
                 found = Measured(done.pieces)
                 found.add(done, each.prefetcher)
