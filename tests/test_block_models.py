@@ -22,7 +22,7 @@ from hisparse_sim.simulator.serving.memory import (
     held_tokens,
     hot_buffer_bytes,
 )
-from hisparse_sim.simulator.serving.missing import layer_misses
+from hisparse_sim.simulator.serving.misses import layer_misses
 from hisparse_sim.simulator.serving.models import load_model, model_names
 from hisparse_sim.simulator.serving.profiles import ProfileError
 from hisparse_sim.simulator.serving.roofline import roofline_step_times

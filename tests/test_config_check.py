@@ -14,7 +14,7 @@ from hisparse_sim.simulator.serving.config_check import check_config, read_confi
 from hisparse_sim.simulator.serving.deployment import Deployment
 from hisparse_sim.simulator.serving.engines import load_engine
 from hisparse_sim.simulator.serving.hardware import load_hardware
-from hisparse_sim.simulator.serving.missing import QUANTILES, LayerMisses
+from hisparse_sim.simulator.serving.misses import QUANTILES, LayerMisses
 from hisparse_sim.simulator.serving.models import load_model
 from hisparse_sim.simulator.serving.plan import Aim, make_plan
 from hisparse_sim.simulator.serving.prediction import Setting

@@ -9,7 +9,7 @@ import pytest
 
 from hisparse_sim.policies import get_policy
 from hisparse_sim.simulator.serving.demand import demand_of, profile_of
-from hisparse_sim.simulator.serving.missing import layer_misses
+from hisparse_sim.simulator.serving.misses import layer_misses
 from hisparse_sim.simulator.serving.models import load_model
 from hisparse_sim.simulator.serving.scenario import Scenario
 from hisparse_sim.traces import sample_path

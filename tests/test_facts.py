@@ -18,7 +18,7 @@ from hisparse_sim.cli import cli
 from hisparse_sim.simulator.mrc.counted import CountedTrace, as_traces_or_facts
 from hisparse_sim.simulator.mrc.facts import KEY, is_facts, merge_facts, read_facts, write_facts
 from hisparse_sim.simulator.mrc.names import ONE_PASS
-from hisparse_sim.simulator.serving.missing import layer_misses, read_miss_curve
+from hisparse_sim.simulator.serving.misses import layer_misses, read_miss_curve
 from hisparse_sim.simulator.views.report import read_results
 from hisparse_sim.traces import TraceError, open_trace
 

@@ -15,7 +15,7 @@ from hisparse_sim.gpu_replay.bench.results import read_rows
 from hisparse_sim.policies import POLICIES, get_policy
 from hisparse_sim.simulator.replay.totals import totals
 from hisparse_sim.simulator.serving.latency import load_link
-from hisparse_sim.simulator.serving.missing import layer_misses, read_miss_curve
+from hisparse_sim.simulator.serving.misses import layer_misses, read_miss_curve
 from hisparse_sim.simulator.views.report.results import read_results
 
 

@@ -20,7 +20,7 @@ from hisparse_sim.simulator.replay.coverage import SELECTED
 from hisparse_sim.simulator.replay.curves import rolling_curves
 from hisparse_sim.simulator.replay.joining import joined, joined_curves
 from hisparse_sim.simulator.replay.totals import totals
-from hisparse_sim.simulator.serving.missing import read_miss_curve
+from hisparse_sim.simulator.serving.misses import read_miss_curve
 from hisparse_sim.simulator.views import figures
 from hisparse_sim.simulator.views.report.data import unpacked
 from hisparse_sim.traces import TraceError

@@ -18,7 +18,7 @@ from hisparse_sim.policies import Policy, PolicyError, Setup, Step, get_policy, 
 from hisparse_sim.policies.hook import hook
 from hisparse_sim.simulator.replay import replay_part
 from hisparse_sim.simulator.replay.kernel import compiled
-from hisparse_sim.simulator.serving.missing import layer_misses
+from hisparse_sim.simulator.serving.misses import layer_misses
 from hisparse_sim.traces import Demand, TraceError
 from hisparse_sim.traces.demand import Ragged
 

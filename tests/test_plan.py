@@ -16,7 +16,7 @@ from hisparse_sim.simulator.serving.deployment import Deployment
 from hisparse_sim.simulator.serving.hardware import load_hardware
 from hisparse_sim.simulator.serving.latency import load_link, swap_in_on
 from hisparse_sim.simulator.serving.launch import launch_flags
-from hisparse_sim.simulator.serving.missing import (
+from hisparse_sim.simulator.serving.misses import (
     QUANTILES,
     LayerMisses,
     layer_misses,

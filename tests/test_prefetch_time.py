@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from hisparse_sim.cli import cli
 from hisparse_sim.simulator.serving.exposure import Exposure, Floats
 from hisparse_sim.simulator.serving.foresight import Guess
-from hisparse_sim.simulator.serving.missing import QUANTILES, LayerMisses
+from hisparse_sim.simulator.serving.misses import QUANTILES, LayerMisses
 from hisparse_sim.simulator.serving.models import load_model
 from hisparse_sim.simulator.serving.scenario import Scenario
 

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 import hisparse_sim as hs
-from hisparse_sim.simulator.serving.missing import read_miss_curve
+from hisparse_sim.simulator.serving.misses import read_miss_curve
 from hisparse_sim.simulator.views.report import facts, findings
 from hisparse_sim.simulator.views.report.results import Result
 from hisparse_sim.simulator.views.report.series import Series

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from hisparse_sim.simulator.serving.admission import Pool
 from hisparse_sim.simulator.serving.exposure import Exposure, Floats, SwapIn
-from hisparse_sim.simulator.serving.missing import QUANTILES, LayerMisses
+from hisparse_sim.simulator.serving.misses import QUANTILES, LayerMisses
 from hisparse_sim.simulator.serving.models import load_model
 from hisparse_sim.simulator.serving.served import Served, Server, serve
 from hisparse_sim.simulator.serving.steptimes import StepTimes, load_step_times

@@ -17,7 +17,7 @@ from hisparse_sim.simulator.replay import replay_part
 from hisparse_sim.simulator.replay.curves import rolling_curves
 from hisparse_sim.simulator.serving.costs import SwapIn, add_costs, add_swap_in
 from hisparse_sim.simulator.serving.latency import load_link
-from hisparse_sim.simulator.serving.missing import layer_misses, read_miss_curve
+from hisparse_sim.simulator.serving.misses import layer_misses, read_miss_curve
 from hisparse_sim.simulator.serving.models import load_model
 from hisparse_sim.simulator.serving.scenario import deployment_of
 from hisparse_sim.simulator.views import figures

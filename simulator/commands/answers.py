@@ -20,7 +20,7 @@ from hisparse_sim.traces.terminal import note
 if TYPE_CHECKING:
     import pandas as pd
 
-    from hisparse_sim.simulator.serving.missing import Origin
+    from hisparse_sim.simulator.serving.misses import Origin
     from hisparse_sim.traces import Trace
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from hisparse_sim.simulator.serving.aim import Aim
-from hisparse_sim.simulator.serving.missing import Origin
+from hisparse_sim.simulator.serving.misses import Origin
 from hisparse_sim.simulator.serving.plan import Plan
 from hisparse_sim.simulator.serving.prediction import Setting
 from hisparse_sim.traces.notebook import Shown

@@ -9,7 +9,7 @@ from hisparse_sim.policies import Policy
 from hisparse_sim.simulator.mrc.counted import as_trace_or_facts
 from hisparse_sim.simulator.serving.demand import demand_beyond, demand_of
 from hisparse_sim.simulator.serving.memory import held_tokens
-from hisparse_sim.simulator.serving.missing import (
+from hisparse_sim.simulator.serving.misses import (
     LayerMisses,
     MissesOf,
     Origin,

@@ -16,7 +16,7 @@ from hisparse_sim.simulator.serving.deployment import RESERVE
 from hisparse_sim.simulator.serving.engines import NEWEST, Engine
 from hisparse_sim.simulator.serving.lengths import CUT, check_length
 from hisparse_sim.simulator.serving.memory import PAGE_TOKENS, pages
-from hisparse_sim.simulator.serving.missing import MissesOf
+from hisparse_sim.simulator.serving.misses import MissesOf
 from hisparse_sim.simulator.serving.model import Model
 from hisparse_sim.simulator.serving.plan import make_plan
 from hisparse_sim.simulator.serving.prediction import Setting

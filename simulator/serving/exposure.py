@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hisparse_sim.simulator.serving.foresight import Guess
-from hisparse_sim.simulator.serving.missing import LayerMisses
+from hisparse_sim.simulator.serving.misses import LayerMisses
 from hisparse_sim.simulator.serving.model import Model
 from hisparse_sim.traces.machine_code import rule
 

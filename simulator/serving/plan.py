@@ -24,7 +24,7 @@ from hisparse_sim.simulator.serving.candidates import (
 )
 from hisparse_sim.simulator.serving.hardware import Hardware
 from hisparse_sim.simulator.serving.launch import hisparse_config, prefill_flags
-from hisparse_sim.simulator.serving.missing import MissesOf
+from hisparse_sim.simulator.serving.misses import MissesOf
 from hisparse_sim.simulator.serving.prediction import Setting
 from hisparse_sim.simulator.serving.worth import (
     break_even,

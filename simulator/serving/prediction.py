@@ -19,7 +19,7 @@ from hisparse_sim.simulator.serving.memory import (
     full_kv_bytes,
     held_tokens,
 )
-from hisparse_sim.simulator.serving.missing import LayerMisses
+from hisparse_sim.simulator.serving.misses import LayerMisses
 from hisparse_sim.simulator.serving.profiles import ProfileError
 from hisparse_sim.simulator.serving.residents import residents
 from hisparse_sim.simulator.serving.served import Server

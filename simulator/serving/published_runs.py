@@ -22,7 +22,7 @@ from hisparse_sim.simulator.serving.memory import (
     full_kv_bytes,
     hot_buffer_bytes,
 )
-from hisparse_sim.simulator.serving.missing import LayerMisses, layer_misses
+from hisparse_sim.simulator.serving.misses import LayerMisses, layer_misses
 from hisparse_sim.simulator.serving.models import Model, load_model
 from hisparse_sim.simulator.serving.prediction import Setting
 from hisparse_sim.simulator.serving.published import read_published

@@ -14,7 +14,7 @@ import pandas as pd
 
 from hisparse_sim.policies import Policy
 from hisparse_sim.simulator.serving.engines import NEWEST
-from hisparse_sim.simulator.serving.missing import Origin
+from hisparse_sim.simulator.serving.misses import Origin
 from hisparse_sim.simulator.serving.published import read_published
 from hisparse_sim.simulator.serving.published_causes import FAR, causes
 from hisparse_sim.simulator.serving.published_runs import THEN, Runs, memory_figure

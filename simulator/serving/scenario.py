@@ -23,7 +23,7 @@ from hisparse_sim.traces.documents import LEAST_AMOUNT, MOST_AMOUNT, MOST_COUNT
 if TYPE_CHECKING:
     from hisparse_sim.policies import Policy
     from hisparse_sim.simulator.serving.deployment import Deployment
-    from hisparse_sim.simulator.serving.missing import MissesOf, Origin
+    from hisparse_sim.simulator.serving.misses import MissesOf, Origin
     from hisparse_sim.simulator.serving.models import Model
     from hisparse_sim.simulator.serving.prediction import Setting
     from hisparse_sim.traces import OneTrace

@@ -12,7 +12,7 @@ import pandas as pd
 
 from hisparse_sim.simulator.serving.aim import Aim
 from hisparse_sim.simulator.serving.bottleneck import bottleneck
-from hisparse_sim.simulator.serving.missing import MissesOf
+from hisparse_sim.simulator.serving.misses import MissesOf
 from hisparse_sim.simulator.serving.prediction import CannotRun, Setting
 from hisparse_sim.simulator.serving.served import Served, serve
 from hisparse_sim.simulator.serving.workload import Requests, drawn

@@ -14,7 +14,7 @@ import pandas as pd
 
 from hisparse_sim.simulator.serving.aim import Aim
 from hisparse_sim.simulator.serving.hardware import Hardware
-from hisparse_sim.simulator.serving.missing import MissesOf
+from hisparse_sim.simulator.serving.misses import MissesOf
 from hisparse_sim.simulator.serving.prediction import Setting
 from hisparse_sim.simulator.serving.serving_rows import ServedOnce
 from hisparse_sim.simulator.serving.steptimes import LAYOUTS
