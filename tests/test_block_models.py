@@ -12,7 +12,6 @@ from click.testing import CliRunner
 import hisparse_sim as hs
 from hisparse_sim.cli import cli
 from hisparse_sim.policies import get_policy
-from hisparse_sim.simulator.serving.asked_misses import misses_for
 from hisparse_sim.simulator.serving.demand import demand_of
 from hisparse_sim.simulator.serving.hardware import load_hardware
 from hisparse_sim.simulator.serving.memory import (
@@ -27,6 +26,7 @@ from hisparse_sim.simulator.serving.models import load_model, model_names
 from hisparse_sim.simulator.serving.profiles import ProfileError
 from hisparse_sim.simulator.serving.roofline import roofline_step_times
 from hisparse_sim.simulator.serving.scenario import Scenario, deployment_of
+from hisparse_sim.simulator.serving.scenario_misses import misses_for
 from hisparse_sim.simulator.serving.steptimes import LAYOUTS
 
 GIB = 1 << 30

@@ -127,10 +127,10 @@ class Scenario:
         Raises ValueError (ProfileError among them) for unknown names and weights that do not fit,
         TraceError for a bad trace or miss curve, or one that does not count tokens.
         """
-        from hisparse_sim.simulator.serving.asked_misses import misses_for
         from hisparse_sim.simulator.serving.models import load_model
         from hisparse_sim.simulator.serving.prediction import Setting
         from hisparse_sim.simulator.serving.profiles import ProfileError
+        from hisparse_sim.simulator.serving.scenario_misses import misses_for
         from hisparse_sim.simulator.serving.step_source import steps_for
 
         model = load_model(self.model, self.profiles)
