@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from test_plan import AIM, DEPLOYMENT, setting
 
-from hisparse_sim.simulator.serving.aim import Aim
+from hisparse_sim.simulator.serving.load_and_targets import Aim
 from hisparse_sim.simulator.serving.prediction import Setting
 from hisparse_sim.simulator.serving.serving_rows import serve_one
 

@@ -11,11 +11,11 @@ import pandas as pd
 import pytest
 
 from hisparse_sim import sweep
-from hisparse_sim.simulator.serving.aim import Aim
 from hisparse_sim.simulator.serving.deployment import Deployment
 from hisparse_sim.simulator.serving.hardware import load_hardware
 from hisparse_sim.simulator.serving.latency import load_link, swap_in_on
 from hisparse_sim.simulator.serving.launch import launch_flags
+from hisparse_sim.simulator.serving.load_and_targets import Aim
 from hisparse_sim.simulator.serving.misses import (
     QUANTILES,
     LayerMisses,

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from hisparse_sim.cli import cli
 from hisparse_sim.policies import get_policy
-from hisparse_sim.simulator.serving.aim import Aim
+from hisparse_sim.simulator.serving.load_and_targets import Aim
 from hisparse_sim.simulator.serving.memory import DEVICE_POOL, capacity
 from hisparse_sim.simulator.serving.misses import layer_misses, read_miss_curve
 from hisparse_sim.simulator.serving.models import load_model

@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 from hisparse_sim import serve
 from hisparse_sim.cli import cli
-from hisparse_sim.simulator.serving.aim import not_met
+from hisparse_sim.simulator.serving.load_and_targets import not_met
 from hisparse_sim.simulator.serving.prediction import CannotRun
 
 PART_PAGE = "device_buffer_size 4097 is not a multiple of the page size, 64"

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from hisparse_sim.cli import cli
-from hisparse_sim.simulator.serving.aim import Aim
+from hisparse_sim.simulator.serving.load_and_targets import Aim
 from hisparse_sim.simulator.serving.prefixes import cached_tokens
 from hisparse_sim.simulator.serving.workload import Blocks, Requests
 from hisparse_sim.simulator.serving.workload_files import read_workload

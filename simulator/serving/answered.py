@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from hisparse_sim.simulator.serving.aim import Aim
+from hisparse_sim.simulator.serving.load_and_targets import Aim
 from hisparse_sim.simulator.serving.misses import Origin
 from hisparse_sim.simulator.serving.plan import Plan
 from hisparse_sim.simulator.serving.prediction import Setting

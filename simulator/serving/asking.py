@@ -11,11 +11,11 @@ import pandas as pd
 from hisparse_sim.policies import Policy, get_policy
 from hisparse_sim.simulator.mrc.counted import are_facts
 from hisparse_sim.simulator.serving import config_check
-from hisparse_sim.simulator.serving.aim import Aim
 from hisparse_sim.simulator.serving.answered import Planned, Serving, with_origin
 from hisparse_sim.simulator.serving.candidates import Progress as PlanProgress
 from hisparse_sim.simulator.serving.config_check import Finding
 from hisparse_sim.simulator.serving.hardware import load_hardware
+from hisparse_sim.simulator.serving.load_and_targets import Aim
 from hisparse_sim.simulator.serving.plan import DEFAULT_RATIOS, make_plan
 from hisparse_sim.simulator.serving.prediction import Setting
 from hisparse_sim.simulator.serving.reproduce import Progress, origin_of, table

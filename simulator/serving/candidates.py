@@ -10,10 +10,10 @@ from typing import Any
 
 import pandas as pd
 
-from hisparse_sim.simulator.serving.aim import Aim
 from hisparse_sim.simulator.serving.deployment import pinned_bytes
 from hisparse_sim.simulator.serving.estimate import estimate
 from hisparse_sim.simulator.serving.launch import launch_flags
+from hisparse_sim.simulator.serving.load_and_targets import Aim
 from hisparse_sim.simulator.serving.prediction import Setting
 from hisparse_sim.simulator.serving.serving_rows import ServedOnce
 

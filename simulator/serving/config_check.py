@@ -10,11 +10,11 @@ from typing import Any
 
 import pandas as pd
 
-from hisparse_sim.simulator.serving.aim import Aim
 from hisparse_sim.simulator.serving.buffers import buffer_faults
 from hisparse_sim.simulator.serving.deployment import RESERVE
 from hisparse_sim.simulator.serving.engines import NEWEST, Engine
 from hisparse_sim.simulator.serving.lengths import CUT, check_length
+from hisparse_sim.simulator.serving.load_and_targets import Aim
 from hisparse_sim.simulator.serving.memory import PAGE_TOKENS, pages
 from hisparse_sim.simulator.serving.misses import MissesOf
 from hisparse_sim.simulator.serving.model import Model

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hisparse_sim.simulator.serving.aim import Aim
+from hisparse_sim.simulator.serving.load_and_targets import Aim
 from hisparse_sim.simulator.serving.prediction import Setting
 
 

@@ -13,7 +13,6 @@ from typing import Any
 
 import pandas as pd
 
-from hisparse_sim.simulator.serving.aim import Aim, not_met
 from hisparse_sim.simulator.serving.buffers import check_buffer
 from hisparse_sim.simulator.serving.candidates import (
     Candidates,
@@ -24,6 +23,7 @@ from hisparse_sim.simulator.serving.candidates import (
 )
 from hisparse_sim.simulator.serving.hardware import Hardware
 from hisparse_sim.simulator.serving.launch import hisparse_config, prefill_flags
+from hisparse_sim.simulator.serving.load_and_targets import Aim, not_met
 from hisparse_sim.simulator.serving.misses import MissesOf
 from hisparse_sim.simulator.serving.prediction import Setting
 from hisparse_sim.simulator.serving.worth import (

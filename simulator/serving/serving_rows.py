@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from hisparse_sim.simulator.serving.aim import Aim
 from hisparse_sim.simulator.serving.bottleneck import bottleneck
+from hisparse_sim.simulator.serving.load_and_targets import Aim
 from hisparse_sim.simulator.serving.misses import MissesOf
 from hisparse_sim.simulator.serving.prediction import CannotRun, Setting
 from hisparse_sim.simulator.serving.served import Served, serve

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from hisparse_sim.simulator.serving.aim import Aim
 from hisparse_sim.simulator.serving.exposure import GUESSES
+from hisparse_sim.simulator.serving.load_and_targets import Aim
 from hisparse_sim.simulator.serving.memory import pages
 from hisparse_sim.simulator.serving.prediction import Setting
 

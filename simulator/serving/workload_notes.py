@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from hisparse_sim.simulator.serving.aim import OPEN_LOOP_REQUESTS, Aim
+from hisparse_sim.simulator.serving.load_and_targets import OPEN_LOOP_REQUESTS, Aim
 from hisparse_sim.simulator.serving.prediction import Setting
 from hisparse_sim.simulator.serving.workload_files import Recorded
 from hisparse_sim.simulator.serving.workload_formats import FORMATS

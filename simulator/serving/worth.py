@@ -12,8 +12,8 @@ from typing import Any
 
 import pandas as pd
 
-from hisparse_sim.simulator.serving.aim import Aim
 from hisparse_sim.simulator.serving.hardware import Hardware
+from hisparse_sim.simulator.serving.load_and_targets import Aim
 from hisparse_sim.simulator.serving.misses import MissesOf
 from hisparse_sim.simulator.serving.prediction import Setting
 from hisparse_sim.simulator.serving.serving_rows import ServedOnce

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from hisparse_sim.simulator.serving.aim import not_met
 from hisparse_sim.simulator.serving.candidates import NEARLY_EQUAL
 from hisparse_sim.simulator.serving.lengths import in_tokens
+from hisparse_sim.simulator.serving.load_and_targets import not_met
 from hisparse_sim.simulator.views.tables import print_table, write_text
 
 if TYPE_CHECKING:
-    from hisparse_sim.simulator.serving.aim import Aim
     from hisparse_sim.simulator.serving.config_check import Finding
+    from hisparse_sim.simulator.serving.load_and_targets import Aim
     from hisparse_sim.simulator.serving.plan import Plan
     from hisparse_sim.simulator.serving.prediction import Setting
 

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from hisparse_sim.simulator.serving.aim import not_met
+from hisparse_sim.simulator.serving.load_and_targets import not_met
 from hisparse_sim.simulator.views.plan_view import Columns, assumed, count, one, share
 from hisparse_sim.simulator.views.tables import print_table
 
 if TYPE_CHECKING:
-    from hisparse_sim.simulator.serving.aim import Aim
+    from hisparse_sim.simulator.serving.load_and_targets import Aim
     from hisparse_sim.simulator.serving.prediction import Setting
 
 _READING = (

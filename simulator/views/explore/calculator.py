@@ -14,9 +14,9 @@ from typing import Any
 
 from hisparse_sim.policies import get_policy
 from hisparse_sim.simulator.mrc.names import TEXTBOOK_LRU
-from hisparse_sim.simulator.serving.aim import Aim
 from hisparse_sim.simulator.serving.estimate import estimate
 from hisparse_sim.simulator.serving.latency import load_link, swap_in_us
+from hisparse_sim.simulator.serving.load_and_targets import Aim
 from hisparse_sim.simulator.serving.misses import MissCurve, read_miss_curve
 from hisparse_sim.simulator.serving.models import load_model
 from hisparse_sim.simulator.serving.plan import DEFAULT_RATIOS
