@@ -11,7 +11,6 @@ import pandas as pd
 from hisparse_sim.policies import Policy, get_policy
 from hisparse_sim.simulator.mrc.counted import are_facts
 from hisparse_sim.simulator.serving import config_check
-from hisparse_sim.simulator.serving.answered import Planned, Serving, with_origin
 from hisparse_sim.simulator.serving.candidates import Progress as PlanProgress
 from hisparse_sim.simulator.serving.config_check import Finding
 from hisparse_sim.simulator.serving.hardware import load_hardware
@@ -20,6 +19,7 @@ from hisparse_sim.simulator.serving.plan import DEFAULT_RATIOS, make_plan
 from hisparse_sim.simulator.serving.prediction import Setting
 from hisparse_sim.simulator.serving.reproduce import Progress, origin_of, table
 from hisparse_sim.simulator.serving.reproduce import reproduce as redo
+from hisparse_sim.simulator.serving.results import Planned, Serving, with_origin
 from hisparse_sim.simulator.serving.scenario import (
     Scenario,
     scenario_of,
