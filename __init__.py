@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from hisparse_sim.policies.per_token import lift
     from hisparse_sim.simulator.mrc import budget, mrc, sampled_mrc
     from hisparse_sim.simulator.replay import Replay, Sweep, replay
-    from hisparse_sim.simulator.serving.asking import check_config, plan, reproduce, serve
+    from hisparse_sim.simulator.serving.api import check_config, plan, reproduce, serve
     from hisparse_sim.simulator.serving.curves import curve
     from hisparse_sim.simulator.serving.latency import measured_swap_ins, swap_in_us
     from hisparse_sim.simulator.serving.profiles.listing import profiles
@@ -47,7 +47,7 @@ _MODULE_OF = {
     "TraceError": "traces",
     "budget": "simulator.mrc",
     "capture_hf": "traces.capture.from_model",
-    "check_config": "simulator.serving.asking",
+    "check_config": "simulator.serving.api",
     "curve": "simulator.serving.curves",
     "figures": "simulator.views.figures",
     "hook": "policies.hook",
@@ -56,14 +56,14 @@ _MODULE_OF = {
     "measured_swap_ins": "simulator.serving.latency",
     "mrc": "simulator.mrc",
     "open_trace": "traces",
-    "plan": "simulator.serving.asking",
+    "plan": "simulator.serving.api",
     "policies": "policies",
     "profiles": "simulator.serving.profiles.listing",
     "replay": "simulator.replay",
-    "reproduce": "simulator.serving.asking",
+    "reproduce": "simulator.serving.api",
     "sample_path": "traces",
     "sampled_mrc": "simulator.mrc",
-    "serve": "simulator.serving.asking",
+    "serve": "simulator.serving.api",
     "study": "simulator.study",
     "swap_in_us": "simulator.serving.latency",
     "sweep": "simulator.serving.sweeps",

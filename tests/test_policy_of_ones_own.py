@@ -21,7 +21,7 @@ from hisparse_sim.policies import PolicyError, get_policy
 from hisparse_sim.policies.hook import hook
 from hisparse_sim.policies.policy import Policy, Setup, Step
 from hisparse_sim.simulator.replay import replay, sweep
-from hisparse_sim.simulator.serving.asking import plan
+from hisparse_sim.simulator.serving.api import plan
 from hisparse_sim.traces import trace_from_frame
 
 # First in, first out, with a slip to make: FIFO as somebody would write it in a file.

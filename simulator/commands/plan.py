@@ -89,7 +89,7 @@ def plan(
     hisparse-sim plan --max-tpot-ms 60 --max-ttft-s 30 --percentile 95 --gpu-hour 2.5
     hisparse-sim plan --config '{"top_k": 2048, "device_buffer_size": 4096}'
     """
-    from hisparse_sim.simulator.serving import asking
+    from hisparse_sim.simulator.serving import api
     from hisparse_sim.simulator.serving.config_check import as_rows
     from hisparse_sim.simulator.views.plan_view import show_findings, show_plan
     from hisparse_sim.simulator.views.progress import compiling
@@ -106,9 +106,9 @@ def plan(
         *("--rate", "--requests", "--range-ratio", "--seed"),
     )
     if config is not None:
-        findings = asking.check_config(
+        findings = api.check_config(
             config,
-            concurrency=options["concurrency"] or asking.DEFAULT_CONCURRENCY,
+            concurrency=options["concurrency"] or api.DEFAULT_CONCURRENCY,
             **scenario_of(options),
         )
         if form == "table":
@@ -120,7 +120,7 @@ def plan(
             sys.exit(1)
         return
     with compiling(quiet):
-        found = asking.plan(
+        found = api.plan(
             buffers=buffers,
             ratios=ratios,
             resident_tokens=resident_tokens,

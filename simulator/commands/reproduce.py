@@ -52,7 +52,7 @@ def reproduce(
     hisparse-sim reproduce
     hisparse-sim reproduce -o reproduced.csv --plot rates.svg --scatter errors.svg
     """
-    from hisparse_sim.simulator.serving import asking
+    from hisparse_sim.simulator.serving import api
     from hisparse_sim.simulator.serving.published import published_rates
     from hisparse_sim.simulator.serving.reproduce import origin_of, throughput_curves
     from hisparse_sim.simulator.views import figures
@@ -60,7 +60,7 @@ def reproduce(
 
     form = output_form(form, output)
     trace = one_trace(traces, provenance) if traces else None
-    rows = asking.reproduce(trace, policy=policy, engine=engine, progress=announcer(quiet))
+    rows = api.reproduce(trace, policy=policy, engine=engine, progress=announcer(quiet))
     if form == "table":
         show_reproduced(rows, output)
     else:

@@ -70,7 +70,7 @@ def serve(
     hisparse-sim serve --mode hisparse --rate 0.2 --requests 500
     hisparse-sim serve --disaggregated --prefill-instances 3 --max-ttft-s 60
     """
-    from hisparse_sim.simulator.serving import asking
+    from hisparse_sim.simulator.serving import api
     from hisparse_sim.simulator.serving.prediction import CannotRun
     from hisparse_sim.simulator.views.plan_view import load_line
     from hisparse_sim.simulator.views.progress import compiling
@@ -86,7 +86,7 @@ def serve(
 
     try:
         with compiling(options["quiet"]):
-            served = asking.serve(
+            served = api.serve(
                 modes=modes, concurrencies=concurrencies, progress=progress, **asked(options)
             )
     except CannotRun as error:
