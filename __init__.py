@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from hisparse_sim.simulator.serving.curves import curve
     from hisparse_sim.simulator.serving.latency import measured_swap_ins, swap_in_us
     from hisparse_sim.simulator.serving.profiles.listing import profiles
-    from hisparse_sim.simulator.serving.sweeps import sweep
+    from hisparse_sim.simulator.serving.sweep_with_costs import sweep
     from hisparse_sim.simulator.study import study
     from hisparse_sim.simulator.views import figures
     from hisparse_sim.simulator.views.locality_view import locality
@@ -66,7 +66,7 @@ _MODULE_OF = {
     "serve": "simulator.serving.api",
     "study": "simulator.study",
     "swap_in_us": "simulator.serving.latency",
-    "sweep": "simulator.serving.sweeps",
+    "sweep": "simulator.serving.sweep_with_costs",
     "trace_from_array": "traces",
     "trace_from_frame": "traces",
 }

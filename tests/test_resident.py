@@ -16,7 +16,7 @@ from hisparse_sim.simulator.serving.misses import layer_misses, read_miss_curve
 from hisparse_sim.simulator.serving.models import load_model
 from hisparse_sim.simulator.serving.scenario import Scenario
 from hisparse_sim.simulator.serving.serving_rows import serve_one
-from hisparse_sim.simulator.serving.sweeps import sweep
+from hisparse_sim.simulator.serving.sweep_with_costs import sweep
 
 GIB = 1 << 30
 

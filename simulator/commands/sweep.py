@@ -90,7 +90,7 @@ def sweep(
     hisparse-sim sweep --draft-tokens 4 --acceptance-length 2.7 --buffer 8192
     hisparse-sim sweep --engine vllm-0.33 --resident-tokens 4096
     """
-    from hisparse_sim.simulator.serving import sweeps
+    from hisparse_sim.simulator.serving import sweep_with_costs
     from hisparse_sim.simulator.views.tables import stamped, write_rows
     from hisparse_sim.simulator.views.terminal import show_sweep
 
@@ -110,7 +110,7 @@ def sweep(
         refuse_input(output, (trace.path for trace in opened))
     keep = kept_beside(output)
     with long_work(keep, quiet) as report, at_workers(options):
-        swept = sweeps.sweep(
+        swept = sweep_with_costs.sweep(
             opened,
             policies,
             buffers,

@@ -22,7 +22,12 @@ from hisparse_sim.simulator.replay.kept import Kept
 from hisparse_sim.simulator.replay.sweeping import Progress, rows_kept
 from hisparse_sim.simulator.replay.swept import Sweep
 from hisparse_sim.simulator.serving.costs import SwapIn
-from hisparse_sim.simulator.serving.sweeps import cost_model, page_notes, sizes_of, swap_in_over
+from hisparse_sim.simulator.serving.sweep_with_costs import (
+    cost_model,
+    page_notes,
+    sizes_of,
+    swap_in_over,
+)
 from hisparse_sim.traces import OneTrace
 from hisparse_sim.traces.arguments import whole_numbers
 from hisparse_sim.traces.file.units import TOKEN, plural

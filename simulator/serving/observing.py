@@ -11,7 +11,7 @@ from hisparse_sim.simulator.serving.counters import SGLANG, Observed
 from hisparse_sim.simulator.serving.engines import VLLM
 from hisparse_sim.simulator.serving.models import Model, load_model
 from hisparse_sim.simulator.serving.scenario import Scenario
-from hisparse_sim.simulator.serving.sweeps import sweep
+from hisparse_sim.simulator.serving.sweep_with_costs import sweep
 from hisparse_sim.traces import Trace
 from hisparse_sim.traces.file.layer_types import followers
 from hisparse_sim.traces.synth.generated import GeneratedTrace

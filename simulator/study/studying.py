@@ -27,7 +27,7 @@ from hisparse_sim.simulator.replay.tasks import Variant
 from hisparse_sim.simulator.serving.costs import model_of
 from hisparse_sim.simulator.serving.hardware import load_hardware
 from hisparse_sim.simulator.serving.step_source import steps_for
-from hisparse_sim.simulator.serving.sweeps import swap_in_over
+from hisparse_sim.simulator.serving.sweep_with_costs import swap_in_over
 from hisparse_sim.simulator.study.bounds import Bounds
 from hisparse_sim.simulator.study.chosen import check_policy, policy_of, several, with_enough
 from hisparse_sim.simulator.study.measured import NO_PREFETCH, Measured
