@@ -26,6 +26,7 @@ CACHES = {
     "2q": libcachesim.TwoQ,
     "hyperbolic": libcachesim.Hyperbolic,
     "lfuda": libcachesim.LFUDA,
+    "lirs": libcachesim.LIRS,
     "lru-k": libcachesim.LRUK,
     "s3-fifo": libcachesim.S3FIFO,
     "sieve": libcachesim.Sieve,

@@ -20,6 +20,7 @@ from hisparse_sim.policies.holt import HOLT
 from hisparse_sim.policies.hyperbolic import HYPERBOLIC
 from hisparse_sim.policies.lfu import LFU
 from hisparse_sim.policies.lfuda import LFUDA
+from hisparse_sim.policies.lirs import LIRS
 from hisparse_sim.policies.lowest_score import LOWEST_SCORE
 from hisparse_sim.policies.lru import LRU
 from hisparse_sim.policies.lru_k import LRU_K
@@ -78,6 +79,7 @@ POLICIES: dict[str, Policy] = {
         FAST_SLOW,
         MQ,
         W_TINYLFU,
+        LIRS,
     )
 }
 

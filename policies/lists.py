@@ -24,10 +24,10 @@ class Lists(NamedTuple):
     last_use: Indices  # [N] the last step that used the node, kept by `use`
 
 
-def lists(nodes: int, count: int) -> Lists:
-    """Return empty lists."""
+def lists(nodes: int, count: int, held: int = 0) -> Lists:
+    """Return lists; the first holds the first `held` nodes in order, the others are empty."""
     ends = np.arange(nodes + count, dtype=np.int32)
-    return Lists(
+    made = Lists(
         ends,
         ends.copy(),
         np.full(nodes, -1, np.int32),
@@ -35,17 +35,11 @@ def lists(nodes: int, count: int) -> Lists:
         ends[nodes:].copy(),
         np.zeros(nodes, np.int32),
     )
-
-
-def full(nodes: int, count: int, filled: bool) -> Lists:
-    """Return lists of which the first holds all nodes in order, if `filled`."""
-    made = lists(nodes, count)
-    if filled:
-        circle = np.append(np.arange(nodes, dtype=np.int32), np.int32(nodes))
-        made.following[circle] = np.roll(circle, -1)
-        made.preceding[circle] = np.roll(circle, 1)
-        made.of[:] = 0
-        made.size[0] = nodes
+    circle = np.append(np.arange(held, dtype=np.int32), np.int32(nodes))
+    made.following[circle] = np.roll(circle, -1)
+    made.preceding[circle] = np.roll(circle, 1)
+    made.of[:held] = 0
+    made.size[0] = held
     return made
 
 

@@ -22,7 +22,6 @@ from hisparse_sim.policies.lists import (
     Lists,
     append,
     evictable,
-    full,
     lists,
     move,
     oldest,
@@ -53,18 +52,19 @@ class State(NamedTuple):
 
 def state(setup: Setup) -> State:
     size, chosen = setup.buffer_size, setup.parameters
+    filled = size if setup.filled else 0
     uses = np.zeros(setup.positions, np.int64)
-    uses[: size if setup.filled else 0] = 1
+    uses[:filled] = 1
     life = int(chosen.life * size)
     return State(
-        full(size, chosen.queues, setup.filled),
+        lists(size, chosen.queues, filled),
         lists(setup.positions, 1),
         uses,
         np.arange(size) + life,
-        np.array([size if setup.filled else 0]),
+        np.array([filled]),
         np.array([life]),
         np.array([int(chosen.ghost * size)]),
-        np.array([size if setup.filled else 0]),
+        np.array([filled]),
     )
 
 

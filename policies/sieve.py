@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hisparse_sim.policies.hook import hook
-from hisparse_sim.policies.lists import Lists, append, full, unlink, use
+from hisparse_sim.policies.lists import Lists, append, lists, unlink, use
 from hisparse_sim.policies.policy import Bytes, Longs, Policy, Setup, Step
 
 
@@ -25,7 +25,7 @@ class State(NamedTuple):
 def state(setup: Setup) -> State:
     size = setup.buffer_size
     # Empty slots are the oldest and have no marks, so they go first.
-    return State(full(size, 1, True), np.zeros(size, np.uint8), np.array([size]))
+    return State(lists(size, 1, size), np.zeros(size, np.uint8), np.array([size]))
 
 
 @hook

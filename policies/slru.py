@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hisparse_sim.policies.hook import hook
-from hisparse_sim.policies.lists import Lists, append, evictable, full, move, oldest, unlink, use
+from hisparse_sim.policies.lists import Lists, append, evictable, lists, move, oldest, unlink, use
 from hisparse_sim.policies.parameters import parameter
 from hisparse_sim.policies.policy import Longs, Policy, Setup, Step
 
@@ -29,31 +29,32 @@ class Parameters:
 
 
 class State(NamedTuple):
-    lists: Lists
+    slots: Lists
     most: Longs  # [1] protected slots
 
 
 def state(setup: Setup) -> State:
-    most = int(setup.parameters.protected * setup.buffer_size)
+    size = setup.buffer_size
+    most = int(setup.parameters.protected * size)
     # Empty slots are the oldest on probation, so they go first.
-    return State(full(setup.buffer_size, 2, True), np.array([most]))
+    return State(lists(size, 2, size), np.array([most]))
 
 
 @hook
 def step(state: State, step: Step, now: int) -> None:
-    lists = state.lists
+    slots = state.slots
     for slot in step.hits:
-        move(lists, slot, _PROTECTED)
-        if lists.size[_PROTECTED] > state.most[0]:
-            move(lists, oldest(lists, _PROTECTED), _PROBATION)
-    use(lists, step, now)
+        move(slots, slot, _PROTECTED)
+        if slots.size[_PROTECTED] > state.most[0]:
+            move(slots, oldest(slots, _PROTECTED), _PROBATION)
+    use(slots, step, now)
     for i in range(len(step.victims)):
-        victim = evictable(lists, _PROBATION, now)
+        victim = evictable(slots, _PROBATION, now)
         if victim < 0:
-            victim = evictable(lists, _PROTECTED, now)
-        unlink(lists, victim)
-        append(lists, victim, _PROBATION)
-        lists.last_use[victim] = now
+            victim = evictable(slots, _PROTECTED, now)
+        unlink(slots, victim)
+        append(slots, victim, _PROBATION)
+        slots.last_use[victim] = now
         step.victims[i] = victim
 
 

@@ -19,7 +19,6 @@ from hisparse_sim.policies.lists import (
     Lists,
     append,
     evictable,
-    full,
     lists,
     move,
     oldest,
@@ -47,11 +46,12 @@ class State(NamedTuple):
 
 def state(setup: Setup) -> State:
     size, chosen = setup.buffer_size, setup.parameters
+    filled = size if setup.filled else 0
     return State(
-        full(size, 2, setup.filled),
+        lists(size, 2, filled),
         lists(setup.positions, 1),
         np.array([int(chosen.a1in * size), int(chosen.a1out * size)]),
-        np.array([size if setup.filled else 0]),
+        np.array([filled]),
     )
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from reference import Stream, TokenPolicy, replay
+from reference_history import Lirs
 from reference_queues import S3Fifo, Sieve, TwoQ
 from streams import demand_of
 
@@ -92,3 +93,34 @@ def test_lru_k_that_forgets_what_it_evicts_misses_as_often_as_libcachesim(
         remembering += int(replay_part(demand, "lru-k", buffer_size, "direct").misses.sum())
         remembering -= theirs
     assert remembering != 0  # the two do differ
+
+
+@pytest.mark.parametrize("sequence", [uniform, zipf])
+def test_lirs_misses_as_often_as_libcachesim_until_a_hit_that_changes_no_status(
+    sequence: Keys, tmp_path: Path
+) -> None:
+    """When a high position that left the stack is hit, libCacheSim makes the lowest low one high
+    and evicts a position for it; the paper changes nothing."""
+    compared = differing = 0
+    for seed in range(20):
+        keys, buffer_size = sequence(seed)
+        if buffer_size < 2:  # libCacheSim's stack is empty
+            continue
+        path = tmp_path / f"{seed}.oracleGeneral.bin"
+        rule = Lirs(buffer_size)
+        slow = replay(one_a_step(keys, buffer_size), rule, buffer_size, "direct")
+        until = [*rule.unchanged, ACCESSES][0]
+        for accesses in (until, ACCESSES):
+            part = keys[:accesses]
+            libcachesim_runner.write_oracle_general(path, part)
+            theirs = libcachesim_runner.run("lirs", path, buffer_size, hashpower=12).misses
+            ours = replay_part(
+                demand_of(one_a_step(part, buffer_size)), "lirs", buffer_size, "direct"
+            )
+            assert ours.misses.sum() == sum(len(step.misses) for step in slow[:accesses])
+            if accesses == until:
+                assert ours.misses.sum() == theirs, f"seed {seed}"
+        compared += until
+        differing += ours.misses.sum() != theirs
+    assert compared > 20 * ACCESSES / 5
+    assert differing > 0

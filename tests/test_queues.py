@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import reference_history as learned
 import reference_queues as rules
 from hypothesis import given, settings
 from reference import Stream, TokenPolicy, replay
@@ -35,6 +36,10 @@ RULES: list[tuple[str, Make]] = [
         "w-tinylfu:window=0.4,protected=0.5,sample=1.5",
         lambda _, size: rules.WTinyLfu(size, 0.4, 0.5, 1.5),
     ),
+    ("lirs", lambda _, size: learned.Lirs(size)),
+    ("lirs:queue=0.4,stack=1.0", lambda _, size: learned.Lirs(size, 0.4, 1.0)),
+    ("lirs:queue=0.0,stack=4.0", lambda _, size: learned.Lirs(size, 0.0, 4.0)),
+    ("lirs:queue=1.0", lambda _, size: learned.Lirs(size, 1.0)),
     ("sampled-lru", lambda stream, size: rules.SampledLru(key(stream, size))),
     ("sampled-lru:candidates=1", lambda stream, size: rules.Random(key(stream, size))),
     ("set-associative-lru:ways=2", lambda _, size: rules.SetAssociativeLru(size, 2)),
