@@ -25,7 +25,7 @@ from hisparse_sim.gpu_replay.engine.releases import EngineError  # noqa: E402
 from hisparse_sim.traces import open_trace  # noqa: E402
 
 FAKE = Path(__file__).parent / "fake_engine"
-SERVER = ["--", "python", "-m", "sglang.launch_server"]
+SERVER = ["--", sys.executable, "-m", "sglang.launch_server"]
 RINGS = ["--device-ring-mib", "1", "--host-ring-mib", "1"]
 
 
@@ -178,10 +178,11 @@ def test_what_is_known_to_go_wrong_is_said_before_the_start(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(FAKE))
-    command = "python -m sglang.launch_server --enable-hisparse --enable-return-indexer-topk"
-    assert "dies once the requests in flight reach past" in check_server(command.split()).doubt
-    assert check_server(command.split()[:-1]).doubt == ""
-    assert "nothing to count" in check_server(command.split()[:-2]).doubt
+    words = ["-m", "sglang.launch_server", "--enable-hisparse", "--enable-return-indexer-topk"]
+    command = [sys.executable, *words]
+    assert "dies once the requests in flight reach past" in check_server(command).doubt
+    assert check_server(command[:-1]).doubt == ""
+    assert "nothing to count" in check_server(command[:-2]).doubt
 
 
 def test_a_server_without_sglang_or_plugin_is_refused(
@@ -190,10 +191,10 @@ def test_a_server_without_sglang_or_plugin_is_refused(
     monkeypatch.setattr(launching, "ENTRY_POINT", "nobody's")
     monkeypatch.setenv("PYTHONPATH", str(FAKE))
     with pytest.raises(EngineError, match="has SGLang but not hisparse-sim"):
-        check_server(["python"])
+        check_server([sys.executable])
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with pytest.raises(EngineError, match="has no sglang"):
-        check_server(["python"])
+        check_server([sys.executable])
 
 
 def test_a_signal_to_end_is_passed_on_and_the_end_awaited(tmp_path: Path) -> None:

@@ -173,6 +173,11 @@ def helper(state: State) -> int:
 
 
 @hook
+def marked(state: State, step: Step, now: int) -> None:
+    pass
+
+
+@hook
 def misspelt(state: Any, step: Step, now: int) -> None:
     state.hnd[0] = now
 
@@ -240,7 +245,7 @@ class OfNumbers(NamedTuple):
 )
 def test_a_state_that_compiled_code_cannot_take(made: Any, sentence: str) -> None:
     with pytest.raises(PolicyError) as caught:
-        misses(Policy("mine", "", "", lambda setup: made, hook(bare)))
+        misses(Policy("mine", "", "", lambda setup: made, marked))
     assert sentence in str(caught.value)
 
 

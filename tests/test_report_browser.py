@@ -38,6 +38,8 @@ def browser(page: Path) -> Iterator[Any]:
 
 def test_it_loads_without_errors_and_fetches_nothing(browser: Any, page: Path) -> None:
     assert browser.get_log("browser") == []
+    asked(browser)  # by what came before
+    opened(browser, page.as_uri())
     assert asked(browser) == [page.as_uri()]
     drawn = browser.execute_script("return document.querySelectorAll('.chart svg').length")
     assert drawn == len(browser.execute_script("return [...document.querySelectorAll('.chart')]"))
