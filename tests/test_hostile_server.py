@@ -14,7 +14,7 @@ import pytest
 from fake_sglang import MODEL, PROMPTS
 
 from hisparse_sim.traces import TraceError
-from hisparse_sim.traces.capture.bounded_http import LONGEST_TIMEOUT_S, Server, _retry_after_s
+from hisparse_sim.traces.bounded_http import LONGEST_TIMEOUT_S, Server, _retry_after_s, get
 from hisparse_sim.traces.capture.sglang import capture, prepare
 
 Behave = Callable[[socket.socket, float], None]
@@ -205,6 +205,44 @@ def test_an_answer_may_take_long_if_it_goes_on(tmp_path: Path) -> None:
         server = Server(url, attempts=1, timeout_s=0.6)
         (prompt,) = prepare(server, [("a", "x" * 100_000)])
     assert prompt.input_ids == (7,) * 200
+
+
+GOT = {
+    "slow headers": (SLOW["slow headers"][0], r"did not end in 0\.4 s"),
+    "slow body": (SLOW["slow body"][0], r"did not end in 0\.4 s"),
+    "no HTTP": (once(b"HELLO\r\n\r\n"), "HELLO"),
+    "cut": (once(OK + b"Content-Length: 99\r\n\r\nhits 12"), "was cut after 7 of 99 bytes"),
+    "cut chunks": (once(CHUNKED + b"64\r\nabc"), "IncompleteRead"),
+    "redirect": (SAID["redirect"][0], "give the URL that it ends at"),
+    "error": (once(b"HTTP/1.1 503 busy\r\nContent-Length: 0\r\n\r\n"), "503 busy"),
+}
+
+
+@pytest.mark.parametrize(
+    ("behave", "said"), [pytest.param(*each, id=name) for name, each in GOT.items()]
+)
+def test_what_is_at_an_address_comes_whole_or_not_at_all(behave: Behave, said: str) -> None:
+    with serving(behave) as url, pytest.raises(TraceError, match=said) as caught:
+        get(f"{url}/metrics?a=b", 0.4 if "0" in said else 5.0, 1000)
+    assert str(caught.value).isprintable()
+    assert str(caught.value).startswith(url)
+
+
+def test_no_more_is_read_than_may_be() -> None:
+    with serving(endlessly(b" " * 65_536, OK + b"\r\n")) as url:
+        assert 1000 < len(get(url, 5.0, 1000)) < 1 << 22
+
+
+@pytest.mark.parametrize("url", ["http://h:abc/", "http://", "http://[::1/", "ftp://h/x"])
+def test_what_is_no_address(url: str) -> None:
+    with pytest.raises(TraceError, match="is not the URL of a server"):
+        get(url, 1.0, 1000)
+
+
+def test_an_address_with_a_password_is_not_repeated() -> None:
+    with pytest.raises(TraceError, match="holds a user name") as caught:
+        get("http://me:secret@localhost/metrics", 1.0, 1000)
+    assert "secret" not in str(caught.value)
 
 
 def test_times_that_cannot_be() -> None:

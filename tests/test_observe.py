@@ -1,5 +1,6 @@
 """Counters of vLLM: read from a real Prometheus server, and from text; compared and fitted."""
 
+import gzip
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -91,6 +92,7 @@ def test_a_server_is_read_as_it_counts(server: tuple[Vllm, str]) -> None:
     vllm.count(hisparse_cache_misses=100)
     vllm.lifetime.labels("glm", "1").observe(20)
     found = counters.between(first, counters.read(address), 5.0)
+    assert first.total("hits") == 2 * 900
     assert found.counts["hits"] == 2 * 900
     assert found.counts["misses"] == 2 * 200
     assert found.counts["bytes"] == 2 * 65_600
@@ -114,8 +116,9 @@ def test_a_window_of_an_address(server: tuple[Vllm, str], monkeypatch: pytest.Mo
 
 
 def test_nobody_answers() -> None:
-    with pytest.raises(TraceError, match=r"cannot be read .* is the server running"):
-        counters.read("http://127.0.0.1:9/metrics")
+    for address in ("http://127.0.0.1:9/metrics", "HTTP://127.0.0.1:9/metrics"):
+        with pytest.raises(TraceError, match=r"cannot be read .* is the server running"):
+            counters.read(address)
 
 
 @pytest.mark.parametrize(
@@ -135,11 +138,29 @@ def test_nobody_answers() -> None:
             'vllm:hisparse_cache_hits_total{model_name="b"} 1\n',
             "counts a, b: choose one with `model_name`",
         ),
+        ("vllm:hisparse_cache_hits_total 1\n", "has no vllm:hisparse_cache_misses_total"),
+        ("vllm:hisparse_cache_misses_total 1\n", "has no vllm:hisparse_cache_hits_total"),
+        ("vllm:hisparse_cache_hits_total 1e308\n", "which is no count"),
+        (
+            'vllm:hisparse_cache_hits_total{engine="1"} 1\n' * 2,
+            r"has vllm:hisparse_cache_hits_total \(engine 1\) twice",
+        ),
+        (
+            "vllm:hisparse_cache_hits_total 1\nsglang:hisparse_cache_hits_total 1\n",
+            "counts for vLLM and SGLang",
+        ),
     ],
 )
 def test_text_that_says_nothing(text: str, sentence: str) -> None:
     with pytest.raises(TraceError, match=sentence):
         counters.parse(text, "saved.txt")
+
+
+@pytest.mark.parametrize("content", ["vllm:a 1\n".encode("utf-16"), gzip.compress(b"vllm:a 1\n")])
+def test_files_that_are_no_text(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "saved").write_bytes(content)
+    with pytest.raises(TraceError, match=r"byte [01] is not UTF-8; is it compressed\?"):
+        counters.read(str(tmp_path / "saved"))
 
 
 def test_one_of_several_models() -> None:
@@ -150,19 +171,72 @@ def test_one_of_several_models() -> None:
     for number, each in enumerate(both, 1):
         each.count(hisparse_cache_hits=number, hisparse_cache_misses=1)
     text = "".join(each.text() for each in both)
-    assert counters.parse(text, "saved.txt", "b").counters["hits"] == 2
-    assert counters.parse(text, "saved.txt", "a").counters["hits"] == 2  # two engines
+    assert counters.parse(text, "saved.txt", "b").total("hits") == 2
+    assert counters.parse(text, "saved.txt", "a").total("hits") == 2  # two engines
+
+
+def test_what_is_not_counted_may_be_anything() -> None:
+    """An endpoint shows other things, too: of models without HiSparse, quantiles of nothing."""
+    text = (
+        'http_seconds{quantile="0.5"} NaN\nvllm:offset -1\nvllm:generation_tokens_total'
+        '{model_name="other"} 5\nvllm:hisparse_cache_hits_total{model_name="a"} 3\n'
+        'vllm:hisparse_cache_misses_total{model_name="a"} 1\n'
+    )
+    found = counters.parse(text, "saved.txt")
+    assert (found.model_name, found.total("hits"), found.engines) == ("a", 3, 1)
+    window = counters.between(None, found)
+    assert "bytes" not in window.counts  # which is not the same as none
+    rows = observing.compared(window, None, observing.Setting()).set_index("quantity")
+    assert rows.loc["bytes per miss"].isna()["measured"]
+
+
+def reading(*engines: tuple[float, float], source: str = "r", **more: Any) -> Reading:
+    """A reading of (hits, misses) of each engine."""
+    series = [(("engine", str(number)),) for number in range(len(engines))]
+    counted = {
+        name: {labels: values[place] for labels, values in zip(series, engines, strict=True)}
+        for place, name in enumerate(("hits", "misses"))
+    }
+    return Reading(
+        source, "vllm", more.pop("model", "a"), counted | more.pop("counters", {}), **more
+    )
 
 
 def test_readings_in_the_wrong_order() -> None:
-    def reading(hits: float, model: str = "a") -> Reading:
-        return Reading("r", "vllm", model, 1, {"hits": hits, "misses": 1.0, "bytes": 1.0})
-
     with pytest.raises(TraceError, match="wrong order, or the server was started anew"):
-        counters.between(reading(5), reading(4))
+        counters.between(reading((5, 1)), reading((4, 1)))
     with pytest.raises(TraceError, match="count different models"):
-        counters.between(reading(5), reading(6, "b"))
-    assert counters.between(None, reading(3)).hit_rate == 0.75
+        counters.between(reading((5, 1)), reading((6, 1), model="b"))
+    assert counters.between(None, reading((3, 1))).hit_rate == 0.75
+
+
+def test_one_engine_of_two_that_was_started_anew() -> None:
+    """The sum over both grows, so that only the engine's own series tells."""
+    first = reading((1000, 100), (1000, 100))
+    with pytest.raises(TraceError, match=r"fewer hits \(engine 1\)"):
+        counters.between(first, reading((9000, 900), (10, 100)))
+    with pytest.raises(TraceError, match=r"no hits \(engine 1\), which r has"):
+        counters.between(first, reading((9000, 900)))
+    grown = counters.between(first, reading((1010, 101), (1020, 102), (30, 3)))
+    assert (grown.counts, grown.engines) == ({"hits": 60, "misses": 6}, 3)
+
+
+def test_a_server_that_was_started_anew_and_counts_more() -> None:
+    started = {"hits": {(("engine", "0"),): 100.0}}
+    later = {"hits": {(("engine", "0"),): 200.0}}
+    first = reading((5, 1), started=started)
+    with pytest.raises(TraceError, match="was started anew after r"):
+        counters.between(first, reading((9, 2), started=later))
+    assert counters.between(first, reading((9, 2), started=started)).counts["hits"] == 4
+
+
+def test_drafts_that_cannot_be() -> None:
+    drafts = {"drafts": {(): 10.0}, "draft_tokens": {(): 30.0}, "accepted_drafts": {(): 31.0}}
+    with pytest.raises(TraceError, match="30 draft tokens in 10 steps, 31 of them accepted"):
+        counters.between(None, reading((1, 1), counters=drafts))
+    drafts["draft_tokens"] = {(): 10_000.0}
+    with pytest.raises(TraceError, match="10,000 draft tokens in 10 steps"):
+        counters.between(None, reading((1, 1), counters=drafts))
 
 
 # --- beside a simulation -------------------------------------------------------------------------
@@ -201,9 +275,9 @@ def test_sglang_counts_by_layer_and_rank(tmp_path: Path) -> None:
     metrics.show([{"layer": n, "accesses": 500, "misses": 40 + n, "bytes": 656} for n in range(2)])
     found = counters.parse(prometheus.generate_latest(registry).decode(), "text")
     assert (found.server, found.model_name) == ("sglang", "glm")
-    assert found.counters["hits"] == 460 + 459
+    assert found.total("hits") == 460 + 459
     assert counters.between(None, found).counts["misses"] == 81
-    assert found.counters["generated_tokens"] == 50
+    assert found.total("generated_tokens") == 50
 
 
 def test_sglang_s_counters_stand_beside_its_lru(tmp_path: Path) -> None:

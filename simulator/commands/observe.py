@@ -117,7 +117,7 @@ def observe(
     refuse_without("--profile", profile is not None, "--context")
     given = path is not None or profile is not None
     refuse_without("--trace or --profile", given, "--buffer", "--resident-tokens", "--ranks")
-    address = source.startswith(("http://", "https://"))
+    address = counters.is_address(source)
     if address and later is not None:
         raise click.UsageError("an address is read twice by itself: leave out the second argument")
     trace = None if path is None else open_traces([path], provenance)[0]

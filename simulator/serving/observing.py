@@ -157,14 +157,14 @@ def compared(
     add(
         "bytes per generated token",
         "B",
-        counts["bytes"] / tokens if tokens else None,
+        counts["bytes"] / tokens if tokens and "bytes" in counts else None,
         bytes_,
         "of all layers and ranks; with the misses, and the KV dtype",
     )
     add(
         "bytes per miss",
         "B",
-        counts["bytes"] / counts["misses"] if counts["misses"] else None,
+        counts["bytes"] / counts["misses"] if counts["misses"] and "bytes" in counts else None,
         per_miss,
         "entries of a layer that counts and of those that count with it: tells the KV dtype",
     )

@@ -16,7 +16,8 @@ def show_observed(
     """Print a row per quantity: measured, simulated, and when the two can be compared."""
     counts = observed.counts
     told = (
-        f"{escaped(observed.model_name) or SERVERS[observed.server]}, {observed.engines} engines: "
+        f"{escaped(observed.model_name) or SERVERS[observed.server]}, {observed.engines}"
+        f" engine{'s' * (observed.engines != 1)}: "
     )
     told += f"{counts['hits']:,.0f} hits and {counts['misses']:,.0f} misses of hot buffers"
     if observed.window_s is not None:

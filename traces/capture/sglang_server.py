@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from hisparse_sim.traces.capture.bounded_http import (
+from hisparse_sim.traces.bounded_http import (
     Server,
     Stop,
     Stopped,

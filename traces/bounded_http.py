@@ -12,14 +12,14 @@ import math
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import partial
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from hisparse_sim.traces.errors import TraceError
 
@@ -44,6 +44,10 @@ class Temporary(Exception):
 
 class Unreachable(Temporary):
     """No server answers at the address."""
+
+
+class TimedOut(Temporary):
+    """It did not answer in time."""
 
 
 class Stopped(Exception):
@@ -81,12 +85,7 @@ class Server:
 
     def check(self) -> None:
         """Raise ValueError if the URL is none, or a value cannot be."""
-        parts = urlsplit(self.url)
-        # Asking for the port raises ValueError if it is no number.
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
-            raise ValueError(
-                f"{self.url!r} is not the URL of a server, such as http://localhost:30000"
-            )
+        parts = _split(self.url)
         if parts.username is not None or parts.query or parts.fragment:
             raise ValueError(f"{self.url!r} holds more than a server and a path: give --api-key")
         if not 0 < self.timeout_s <= LONGEST_TIMEOUT_S or self.attempts < 1:
@@ -96,6 +95,18 @@ class Server:
             )
         if self.api_key is not None and not (self.api_key.isascii() and self.api_key.isprintable()):
             raise ValueError("the API key holds characters that no HTTP header can")
+
+
+def _split(url: str) -> SplitResult:
+    """Return the parts of a server's URL; raises ValueError if it is none."""
+    try:
+        parts = urlsplit(url)
+        # Asking for the port raises ValueError if it is no number.
+        if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0:
+            return parts
+    except ValueError:
+        pass
+    raise ValueError(f"{url!r} is not the URL of a server, such as http://localhost:30000")
 
 
 class _Bounded(io.RawIOBase):
@@ -150,15 +161,62 @@ def post(
     `most_bytes`, which the answer may have, decide how long it may take. Raises Temporary if it is
     worth another try, TraceError if it is not, Stopped when `stop` is set.
     """
+    headers = {"Content-Type": "application/json"}
+    if server.api_key is not None:
+        headers["Authorization"] = f"Bearer {server.api_key}"
+    whole_s = server.timeout_s + most_bytes / _SLOWEST_BYTES_PER_S
+    target = urlsplit(server.url).path.rstrip("/") + path
+    try:
+        with _answer(server, "POST", target, whole_s, stop, json.dumps(body), headers) as response:
+            _check_response(server, path, response)
+            yield _chunks(response, stop)
+    except TimedOut as error:
+        raise Temporary(f"{error} (--timeout waits longer)") from None
+
+
+def get(url: str, timeout_s: float, most_bytes: int) -> bytes:
+    """Return what a server sends at a URL; of what is longer than `most_bytes`, more than these.
+
+    Raises TraceError if it is not all there after `timeout_s`, or not at this URL.
+    """
+    try:
+        parts = _split(url)
+    except ValueError as error:
+        raise TraceError(str(error)) from None
+    if parts.username is not None:
+        raise TraceError("the URL holds a user name: save what it shows, and give the file")
+    server = Server(url, timeout_s=timeout_s)
+    path = parts.path or "/"
+    target = f"{path}?{parts.query}" if parts.query else path
+    body = bytearray()
+    try:
+        with _answer(server, "GET", target, timeout_s, Stop()) as response:
+            _check_status(server, path, response)
+            for chunk in _chunks(response, Stop()):
+                body += chunk
+                if len(body) > most_bytes:
+                    break
+    except Temporary as error:
+        raise TraceError(f"{url} cannot be read ({error}): is the server running?") from None
+    return bytes(body)
+
+
+@contextmanager
+def _answer(
+    server: Server,
+    method: str,
+    target: str,
+    whole_s: float,
+    stop: Stop,
+    body: str | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> Iterator[http.client.HTTPResponse]:
+    """Yield the answer to a request; all of it must have come `whole_s` after the call."""
     parts = urlsplit(server.url)
     secure = parts.scheme == "https"
     kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
     connection = kind(parts.hostname or "", parts.port)
     connection.timeout = min(_CONNECT_S, server.timeout_s)
-    headers = {"Content-Type": "application/json"}
-    if server.api_key is not None:
-        headers["Authorization"] = f"Bearer {server.api_key}"
-    whole_s = server.timeout_s + most_bytes / _SLOWEST_BYTES_PER_S
     end = time.monotonic() + whole_s
     response_class: Any = partial(_Response, silence_s=server.timeout_s, end=end)
     connection.response_class = response_class
@@ -172,15 +230,14 @@ def post(
         connection.sock.settimeout(server.timeout_s)
         if stop.is_set():
             raise Stopped
-        connection.request("POST", parts.path.rstrip("/") + path, json.dumps(body), headers)
+        connection.request(method, target, body, headers or {})
         with closing(connection.getresponse()) as response:
-            _check_response(server, path, response)
-            yield _chunks(response, stop)
+            yield response
     except TimeoutError:
         what = f"it sent nothing for {server.timeout_s:g} s"
         if time.monotonic() >= end:
-            what = f"its answer to {path} did not end in {whole_s:.3g} s"
-        raise Temporary(f"{what} (--timeout waits longer)") from None
+            what = f"its answer to {urlsplit(target).path} did not end in {whole_s:.3g} s"
+        raise TimedOut(what) from None
     except (OSError, http.client.HTTPException) as error:
         raise Temporary(
             f"the connection failed: {_line(str(error)) or type(error).__name__}"
@@ -196,8 +253,8 @@ def _line(text: str) -> str:
     return " ".join(shown.split())[:200]
 
 
-def _check_response(server: Server, path: str, response: http.client.HTTPResponse) -> None:
-    """Raise Temporary or TraceError if it is not the JSON asked for."""
+def _check_status(server: Server, path: str, response: http.client.HTTPResponse) -> None:
+    """Raise Temporary or TraceError if it is not what was asked for."""
     status = response.status
     if 300 <= status < 400:
         where = response.headers.get("Location", "nowhere")
@@ -211,6 +268,11 @@ def _check_response(server: Server, path: str, response: http.client.HTTPRespons
         if status >= 500 or status in _TEMPORARY:
             raise Temporary(f"it {sentence}", _retry_after_s(response.headers.get("Retry-After")))
         raise TraceError(f"{server.url} {sentence}")
+
+
+def _check_response(server: Server, path: str, response: http.client.HTTPResponse) -> None:
+    """Raise Temporary or TraceError if it is not the JSON asked for."""
+    _check_status(server, path, response)
     kind = response.headers.get("Content-Type")
     coding = response.headers.get("Content-Encoding", "identity")
     if (kind and "json" not in kind.lower()) or coding.lower() != "identity":
