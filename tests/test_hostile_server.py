@@ -235,12 +235,12 @@ def test_no_more_is_read_than_may_be() -> None:
 
 @pytest.mark.parametrize("url", ["http://h:abc/", "http://", "http://[::1/", "ftp://h/x"])
 def test_what_is_no_address(url: str) -> None:
-    with pytest.raises(TraceError, match="is not the URL of a server"):
+    with pytest.raises(ValueError, match="is not the URL of a server"):
         get(url, 1.0, 1000)
 
 
 def test_an_address_with_a_password_is_not_repeated() -> None:
-    with pytest.raises(TraceError, match="holds a user name") as caught:
+    with pytest.raises(ValueError, match="holds a user name") as caught:
         get("http://me:secret@localhost/metrics", 1.0, 1000)
     assert "secret" not in str(caught.value)
 

@@ -97,9 +97,9 @@ def test_one_token_accepted_is_only_a_cost() -> None:
 
 def test_limits() -> None:
     for arguments, message in (
-        ({"draft_tokens": 1, "acceptance_length": 1.0}, "draft_tokens must be from 2 to 16"),
-        ({"draft_tokens": 3, "acceptance_length": 4.0}, "acceptance_length must be from 1 to"),
-        ({"draft_tokens": 3, "acceptance_length": 2.0, "union_misses": 0.5}, "union_misses must"),
+        ({"draft_tokens": 1, "acceptance_length": 1.0}, "`draft_tokens` must be from 2 to 16"),
+        ({"draft_tokens": 3, "acceptance_length": 4.0}, "`acceptance_length` must be from 1 to"),
+        ({"draft_tokens": 3, "acceptance_length": 2.0, "union_misses": 0.5}, "`union_misses` must"),
     ):
         with pytest.raises(ValueError, match=message):
             Speculation(**arguments)  # type: ignore[arg-type]
@@ -108,9 +108,20 @@ def test_limits() -> None:
     with pytest.raises(ValueError, match="give both"):
         Scenario(union_misses=2.0)
     with pytest.raises(ValueError, match=r"sglang-0\.5\.21 has no speculative decoding"):
-        Speculation(3, 2.0).check(load_engine("sglang-0.5.21"), 2048)
-    with pytest.raises(ValueError, match="at most 4, and select at most 8,192"):
-        Speculation(5, 2.0).check(load_engine("sglang-0.5.23"), 2048)
+        Speculation(3, 2.0).check(load_engine("sglang-0.5.21"), 2048, 4096, 60)
+    engine = load_engine("sglang-0.5.23")
+    for rows, top_k in ((5, 1024), (3, 512)):
+        with pytest.raises(
+            ValueError, match="HiSparse SGLang takes drafts of 2 to 4 tokens a step"
+        ):
+            Speculation(rows, 2.0).check(engine, top_k, 4096, 60)
+    with pytest.raises(ValueError, match="draft_tokens x top_k up to 8,192"):
+        Speculation(4, 2.0).check(engine, 4096, 8192, 60)
+    # A slot for each request and one more, of which there may be as many as the buffer has.
+    drafting = {"draft_tokens": 4, "acceptance_length": 2.0}
+    assert setting(**drafting, max_running_requests=8 * 4095).max_running == 4095
+    with pytest.raises(ValueError, match="4,096 on a rank and one, than device_buffer_size, 4,096"):
+        setting(**drafting, max_running_requests=8 * 4096)
     one = setting(draft_tokens=3, acceptance_length=2.0)
     with pytest.raises(ValueError, match="does not prefetch where it speculates"):
         replace(one, mode="prefetch")

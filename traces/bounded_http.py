@@ -46,8 +46,8 @@ class Unreachable(Temporary):
     """No server answers at the address."""
 
 
-class TimedOut(Temporary):
-    """It did not answer in time."""
+class _TimedOut(Temporary):
+    """No answer, or not all of it, in time."""
 
 
 class Stopped(Exception):
@@ -99,13 +99,10 @@ class Server:
 
 def _split(url: str) -> SplitResult:
     """Return the parts of a server's URL; raises ValueError if it is none."""
-    try:
+    with suppress(ValueError):  # of a port that is no number
         parts = urlsplit(url)
-        # Asking for the port raises ValueError if it is no number.
         if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0:
             return parts
-    except ValueError:
-        pass
     raise ValueError(f"{url!r} is not the URL of a server, such as http://localhost:30000")
 
 
@@ -170,29 +167,24 @@ def post(
         with _answer(server, "POST", target, whole_s, stop, json.dumps(body), headers) as response:
             _check_response(server, path, response)
             yield _chunks(response, stop)
-    except TimedOut as error:
+    except _TimedOut as error:
         raise Temporary(f"{error} (--timeout waits longer)") from None
 
 
 def get(url: str, timeout_s: float, most_bytes: int) -> bytes:
     """Return what a server sends at a URL; of what is longer than `most_bytes`, more than these.
 
-    Raises TraceError if it is not all there after `timeout_s`, or not at this URL.
+    Raises ValueError if it is no URL, TraceError if not all is there after `timeout_s`.
     """
-    try:
-        parts = _split(url)
-    except ValueError as error:
-        raise TraceError(str(error)) from None
+    parts = _split(url)
     if parts.username is not None:
-        raise TraceError("the URL holds a user name: save what it shows, and give the file")
-    server = Server(url, timeout_s=timeout_s)
-    path = parts.path or "/"
-    target = f"{path}?{parts.query}" if parts.query else path
-    body = bytearray()
+        raise ValueError("the URL holds a user name: save what it shows, and give the file")
+    server, stop, body = Server(url, timeout_s=timeout_s), Stop(), bytearray()
+    target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     try:
-        with _answer(server, "GET", target, timeout_s, Stop()) as response:
-            _check_status(server, path, response)
-            for chunk in _chunks(response, Stop()):
+        with _answer(server, "GET", target, timeout_s, stop) as response:
+            _check_status(server, parts.path, response)
+            for chunk in _chunks(response, stop):
                 body += chunk
                 if len(body) > most_bytes:
                     break
@@ -237,7 +229,7 @@ def _answer(
         what = f"it sent nothing for {server.timeout_s:g} s"
         if time.monotonic() >= end:
             what = f"its answer to {urlsplit(target).path} did not end in {whole_s:.3g} s"
-        raise TimedOut(what) from None
+        raise _TimedOut(what) from None
     except (OSError, http.client.HTTPException) as error:
         raise Temporary(
             f"the connection failed: {_line(str(error)) or type(error).__name__}"

@@ -157,7 +157,7 @@ def _shortages(config: Mapping[str, int], setting: Setting, aim: Aim) -> Iterato
         aim.prompt,
         aim.output,
         -(-aim.concurrency // setting.ranks),
-        max(setting.max_running_requests // setting.ranks, 1),
+        setting.max_running,
         colocated=not setting.disaggregated,
     ):
         if shortage.what in told_below:

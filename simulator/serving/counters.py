@@ -112,8 +112,8 @@ class Observed:
 def read(source: str, model_name: str | None = None) -> Reading:
     """Read an address (http:// or https://) or a file of saved text.
 
-    Raises TraceError if it cannot be read, is no such text, has no counters of HiSparse, or those
-    of several models of which `model_name` names none.
+    Raises ValueError if it is no address, TraceError if it cannot be read, is no such text, has no
+    counters of HiSparse, or those of several models of which `model_name` names none.
     """
     return parse(_text(source), source, model_name)
 
@@ -182,9 +182,8 @@ def between(first: Reading | None, last: Reading, window_s: float | None = None)
             f"{last.source} counted no hit and no miss: {why if last.server == VLLM else ''}"
             "choose a longer `window`, under load"
         )
-    drafts, tokens, accepted = (
-        counts.get(name, 0.0) for name in ("drafts", "draft_tokens", "accepted_drafts")
-    )
+    names = ("drafts", "draft_tokens", "accepted_drafts")
+    drafts, tokens, accepted = (counts.get(name, 0.0) for name in names)
     if tokens > drafts * (MOST_QUERIES - 1) or accepted > tokens:
         raise TraceError(
             f"{last.source} counts {tokens:,.0f} draft tokens in {drafts:,.0f} steps,"

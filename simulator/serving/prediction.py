@@ -77,7 +77,9 @@ class Setting:
             if self.speculation and model.position_tokens > 1:
                 raise ValueError(f"drafts are modelled for single tokens, not for {model.name}")
             if self.speculation:
-                self.speculation.check(self.deployment.engine, model.top_k)
+                self.speculation.check(
+                    self.deployment.engine, model.top_k, self.device_buffer_size, self.max_running
+                )
             whole_number("resident_tokens", self.resident_tokens, 0)
         if self.speculation and self.mode in ("prefetch", *GUESSES):
             raise ValueError(f"mode {self.mode}: the engine does not prefetch where it speculates")
@@ -96,6 +98,11 @@ class Setting:
     def ranks(self) -> int:
         """Of one instance."""
         return self.deployment.layout.attention_dp
+
+    @property
+    def max_running(self) -> int:
+        """Requests that one rank may run at once."""
+        return max(self.max_running_requests // self.ranks, 1)
 
     @property
     def instances(self) -> int:
@@ -234,7 +241,7 @@ class Setting:
             pool=self.pool,
             ranks=self.ranks,
             chunk_tokens=max(self.chunked_prefill_size // self.ranks, PAGE_TOKENS),
-            max_running=max(self.max_running_requests // self.ranks, 1),
+            max_running=self.max_running,
             staging_bytes_per_s=self.link.bulk_gb_s * 1e9,
             token_bytes=model.layers * self.deployment.entry_bytes,
             instances=self.instances,
@@ -248,8 +255,7 @@ class Setting:
 
     def resident(self, prompt: int, output: int) -> tuple[int, str]:
         """Requests that one rank runs together if others always wait, and their limit."""
-        most = max(self.max_running_requests // self.ranks, 1)
-        return residents(self.pool, most, prompt, output, self.disaggregated)
+        return residents(self.pool, self.max_running, prompt, output, self.disaggregated)
 
     def step_us(self, batch: int, context: float) -> float:
         """A decode step with `batch` requests of mean `context` on every rank, swap-in included."""

@@ -18,12 +18,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from hisparse_sim.simulator.replay.modes.sglang import SGLANG, scratch_tokens
 from hisparse_sim.simulator.serving.engines import Engine
 from hisparse_sim.simulator.serving.lengths import pages
 
 MOST_ROWS = 16
-MOST_HIERARCHICAL_ROWS, MOST_SELECTED = 4, 8192  # the engine's swap-in under speculation
-LEAST_SCRATCH = 1024
 
 
 @dataclass(frozen=True)
@@ -38,11 +37,13 @@ class Speculation:
     def __post_init__(self) -> None:
         rows = self.draft_tokens
         if not 2 <= rows <= MOST_ROWS:
-            raise ValueError(f"draft_tokens must be from 2 to {MOST_ROWS}, not {rows}")
+            raise ValueError(f"`draft_tokens` must be from 2 to {MOST_ROWS}, not {rows}")
         for name in ("acceptance_length", "union_misses"):
             value = getattr(self, name)
             if value is not None and not 1 <= value <= rows:
-                raise ValueError(f"{name} must be from 1 to draft_tokens ({rows}), not {value}")
+                raise ValueError(
+                    f"`{name}` must be from 1 to `draft_tokens` ({rows}), not {value:g}"
+                )
 
     @property
     def misses_times(self) -> float:
@@ -50,18 +51,22 @@ class Speculation:
 
     def scratch_tokens(self, top_k: int, device_buffer_size: int) -> int:
         """Device tokens of a request beside its hot buffer."""
-        selected = self.draft_tokens * top_k
-        return min(selected, pages(max(LEAST_SCRATCH, selected - device_buffer_size)))
+        return pages(scratch_tokens(self.draft_tokens, top_k, device_buffer_size))
 
-    def check(self, engine: Engine, top_k: int) -> None:
-        """Raise ValueError if the engine does not start HiSparse with it."""
-        rows = self.draft_tokens
+    def check(self, engine: Engine, top_k: int, device_buffer_size: int, running: int) -> None:
+        """Raise ValueError if the engine does not start HiSparse with it.
+
+        `running`: requests that one rank may run at once.
+        """
         if not engine.drafts:
             raise ValueError(f"{engine.name} has no speculative decoding under HiSparse")
-        if rows > MOST_HIERARCHICAL_ROWS or rows * top_k > MOST_SELECTED:
+        for reason in SGLANG.refused(self.draft_tokens, top_k, device_buffer_size):
+            raise ValueError(f"under HiSparse {reason}")
+        if running + 1 > device_buffer_size:
             raise ValueError(
-                f"under HiSparse draft_tokens may be at most {MOST_HIERARCHICAL_ROWS}, and select"
-                f" at most {MOST_SELECTED:,} positions: {rows} of {top_k:,} do not"
+                f"with drafts SGLang wants no more slots for requests, {running:,} on a rank and"
+                f" one, than device_buffer_size, {device_buffer_size:,}: give fewer"
+                f" `max_running_requests`"
             )
 
     @classmethod
@@ -75,7 +80,7 @@ class Speculation:
         if draft_tokens is None and acceptance_length is None and union_misses is None:
             return None
         if draft_tokens is None or acceptance_length is None:
-            raise ValueError("draft_tokens and acceptance_length belong together: give both")
+            raise ValueError("`draft_tokens` and `acceptance_length` belong together: give both")
         return cls(draft_tokens, acceptance_length, union_misses)
 
     def __str__(self) -> str:

@@ -108,7 +108,7 @@ def _refused(draft_tokens: int, top_k: int, buffer_size: int) -> tuple[str, ...]
         return ()
     found = []
     if not 2 <= draft_tokens <= 4 or top_k < 1024:
-        found.append("SGLang replays drafts with 2 to 4 draft tokens and a top_k of at least 1,024")
+        found.append("SGLang takes drafts of 2 to 4 tokens a step, and a top_k of at least 1,024")
     if draft_tokens * top_k > _MOST_ACCESSES:
         found.append(
             f"SGLang takes draft_tokens x top_k up to {_MOST_ACCESSES:,}, and this is"
