@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 import pytest
 from click.testing import CliRunner, Result
-from make_traces import drift, metadata, write
+from make_traces import drift, metadata, table, write, write_table
 
 import hisparse_sim as hs
 from hisparse_sim.cli import cli
@@ -79,6 +79,16 @@ def test_every_study_is_the_same(scheduler: str, path: Path, tmp_path: Path) -> 
     same(scheduler, tmp_path, ".csv", "trace", "info", path, "--full")
     study = "--buffer 16,24 --policy clock --prefetch previous-layer --budget 4".split()
     same(scheduler, tmp_path, ".parquet", "study", path, *study)
+
+
+def test_a_folder_of_requests_and_layers_is_one_trace(scheduler: str, tmp_path: Path) -> None:
+    for layer in (0, 1):
+        folder = tmp_path / "t" / f"layer={layer}" / "request=a"
+        folder.mkdir(parents=True)
+        rows = table([drift(layer=layer)]).drop_columns(["request", "layer"])
+        write_table(folder / "part-0.parquet", rows, metadata())
+    sweep: list[str | Path] = ["sweep", tmp_path / "t", "--buffer", "16,32", "--per-layer"]
+    same(scheduler, tmp_path, ".csv", *sweep)
 
 
 def test_a_lost_worker_costs_its_task(scheduler: str, path: Path) -> None:

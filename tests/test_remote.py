@@ -8,11 +8,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pandas as pd
 import pytest
 from click.testing import CliRunner, Result
-from make_traces import drift, metadata, write
+from make_traces import drift, metadata, table, write, write_table
 
 import hisparse_sim as hs
 from hisparse_sim.cli import cli
@@ -249,6 +250,36 @@ def test_globs_folders_and_hive_layout(store: Store, local: Path, tmp_path: Path
     (folder / "x.parquet").write_bytes(local.read_bytes())
     (folder / "_SUCCESS").touch()
     assert run("sweep", folder.parent, "--buffer", "64", "--policy", "lru").exit_code == 0
+
+
+def test_folders_of_requests_and_layers_are_one_trace(
+    store: Store, local: Path, tmp_path: Path
+) -> None:
+    for part in PARTS:
+        rows = table([part]).drop_columns(["request", "layer"])
+        file = write_table(tmp_path / "part.parquet", rows, metadata(top_k=32))
+        put(file, f"s3://bucket/t/layer={part.layer}/request={part.request}/part-0.parquet")
+    trace = open_trace("s3://bucket/t/")
+    assert trace.parts == open_trace(local).parts
+    again = open_trace("s3://bucket/t/")
+    store.asked.clear()
+    assert trace.sha256 == again.sha256
+    assert not store.asked
+    trace.read(trace.parts[5])
+    assert {unquote(path) for _, path, _ in store.asked} == {
+        "/bucket/t/layer=1/request=b/part-0.parquet"
+    }
+    pd.testing.assert_frame_equal(
+        counted("s3://bucket/t/", ["lru"], [64]), counted(local, ["lru"], [64])
+    )
+    sampled = run("trace", "sample", "s3://bucket/t/", "-o", tmp_path / "one.parquet")
+    assert sampled.exit_code == 0, sampled.stderr
+    assert open_trace(tmp_path / "one.parquet").parts == trace.parts
+    put(file, "s3://bucket/t/layer=0/request=a/part-0.parquet")
+    with pytest.raises(TraceError, match=r"layer=0/request=a/part-0\.parquet has changed since"):
+        trace.read(trace.parts[0])
+    with pytest.raises(TraceError, match=r"open the folder .*, s3://bucket/t/"):
+        open_trace("s3://bucket/t/layer=0/request=a/part-0.parquet")
 
 
 def test_results_are_written_to_a_store_and_read(

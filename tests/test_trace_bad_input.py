@@ -176,14 +176,18 @@ def test_column_missing(tmp_path: Path, column: str) -> None:
 
 
 def test_columns_in_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the page on clusters says makes one trace of a folder in hive layout."""
+    """What the page on clusters says makes a trace of a folder whose files are not in order."""
+    root = tmp_path / "folder"
     for each in GOOD:
-        folder = tmp_path / "folder" / f"request={each.request}" / f"layer={each.layer}"
+        folder = root / f"request={each.request}" / f"layer={each.layer}"
         folder.mkdir(parents=True)
         rows = table([each]).drop_columns(["request", "layer"])
-        message = refusal(write_table(folder / "part.parquet", rows, metadata()))
-        assert "has no column request, layer (it has step" in message
-        assert "folders in its path say request and layer (hive layout)" in message
+        file = write_table(folder / "part-0.parquet", rows[::2], metadata())
+        message = refusal(file)
+        assert "has no column request, layer (it has step, seq_len, positions)" in message
+        assert message.endswith(f"the folder that holds those of all (hive layout), {root}/")
+        write_table(folder / "part-1.parquet", rows[1::2], metadata())
+    assert "both have steps" in refusal(root)
     page = Path(__file__).parents[1] / "docs" / "clusters.md"
     _, _, code = page.read_text("utf-8").partition("```python\n")
     monkeypatch.chdir(tmp_path)
@@ -241,7 +245,7 @@ def test_the_files_own_provenance_is_kept(tmp_path: Path) -> None:
 
 def test_not_a_trace_file(tmp_path: Path) -> None:
     assert "does not exist" in refusal(tmp_path / "none.parquet")
-    assert "is a folder, not a trace file" in refusal(tmp_path)
+    assert "is a folder without traces" in refusal(tmp_path)
     (tmp_path / "text.parquet").write_text("request,layer,step")
     assert "is not a Parquet file" in refusal(tmp_path / "text.parquet")
     (tmp_path / "empty.parquet").write_bytes(b"")

@@ -1,5 +1,6 @@
 """Reads regular files and URLs only, and writes files that are either complete or absent."""
 
+import hashlib
 import os
 import secrets
 import shutil
@@ -8,14 +9,14 @@ from contextlib import contextmanager, suppress
 from io import BufferedReader
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import IO
+from typing import IO, NamedTuple
 
 from hisparse_sim.traces.errors import TraceError
+from hisparse_sim.traces.folders import ARROW_SUFFIX, belongs, is_folder, traces_below
 from hisparse_sim.traces.remote import Url, place_of, uploaded
 
 # Most file systems take 255; the files that lie beside it while it is made have longer names.
 _LONGEST_NAME_BYTES = 240
-ARROW_SUFFIX = ".arrow"  # of a trace in Arrow's container; any other is Parquet
 TRACE_SUFFIXES = (".parquet", ARROW_SUFFIX, "")
 _MAGICS = (b"PAR1", b"ARROW1")
 
@@ -80,6 +81,34 @@ def opened(path: str | os.PathLike[str], what: str = "file") -> Iterator[Buffere
         raise TraceError(f"{path} cannot be read: {error.strerror or error}") from error
 
 
+class Version(NamedTuple):
+    """What tells whether a file was written again."""
+
+    size_bytes: int
+    mark: int
+
+
+def version_of(path: Path) -> Version:
+    """Return the present version of a file. Raises TraceError if there is none."""
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise TraceError(f"{path} cannot be read: {error.strerror or error}") from error
+    return Version(status.st_size, status.st_mtime_ns)
+
+
+def refuse_changed(path: Path, version: Version) -> None:
+    """Raise TraceError if a file is no longer of this version."""
+    if version_of(path) != version:
+        raise TraceError(f"{path} has changed since it was opened; open it again")
+
+
+def sha256_of(path: Path) -> str:
+    """Return the digest of a whole file, 64 hexadecimal digits. Raises TraceError."""
+    with opened(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 @contextmanager
 def reread(path: Path) -> Iterator[IO[bytes]]:
     """Yield a file to write and to read again before it is finished.
@@ -103,6 +132,7 @@ def refuse_input(output: str | os.PathLike[str], inputs: Iterable[str | os.PathL
             same = target == path
         else:
             same = target.exists() and path.exists() and target.samefile(path)
+        same = same or (is_folder(path) and belongs(target, path))
         if same:
             raise TraceError(f"{output} cannot be written: it is read for this")
 
@@ -120,8 +150,10 @@ def refuse_same(*outputs: str | os.PathLike[str] | None) -> None:
 
 def holds_trace(path: str | os.PathLike[str]) -> bool:
     """Return whether a file exists that may be a trace: it begins as Parquet or Arrow files do, as
-    all traces, or cannot be read."""
+    all traces, or cannot be read. Or a folder that is one."""
     target = place_of(path)
+    if is_folder(target):
+        return str(target) in traces_below(target)
     if not target.is_file():  # reading from a pipe would wait for a writer
         return False
     try:

@@ -26,6 +26,7 @@ from hisparse_sim.simulator.mrc.curves import Curve, MissCurves, covering
 from hisparse_sim.simulator.mrc.names import ONE_PASS
 from hisparse_sim.traces import Part, TraceError, atomic_path
 from hisparse_sim.traces.files import opened
+from hisparse_sim.traces.folders import is_folder
 from hisparse_sim.traces.remote import place_of
 
 KEY = b"hisparse_facts"
@@ -60,6 +61,8 @@ _SORTED_BY = [*_OF_A_LINE, "start", "seed", "policy"]
 
 def is_facts(path: str | os.PathLike[str]) -> bool:
     """Return whether a file is a facts file. Raises TraceError if it cannot be read."""
+    if is_folder(place_of(path)):
+        return False
     with opened(path) as file:
         if file.read(4) != b"PAR1":
             return False

@@ -21,8 +21,9 @@ from hisparse_sim.traces.commands.values import (
     step_range,
 )
 from hisparse_sim.traces.file.metadata import PROVENANCES
-from hisparse_sim.traces.files import ARROW_SUFFIX, TRACE_SUFFIXES, holds_trace, refuse_input
-from hisparse_sim.traces.remote import found_by, is_url
+from hisparse_sim.traces.files import TRACE_SUFFIXES, holds_trace, refuse_input
+from hisparse_sim.traces.folders import traces_below
+from hisparse_sim.traces.remote import found_by, is_url, place_of
 
 if TYPE_CHECKING:
     from hisparse_sim.traces.file.reader import Trace
@@ -158,27 +159,15 @@ def expand(patterns: Sequence[str]) -> list[str]:
 
 
 def _matching(pattern: str) -> list[str]:
-    """Return the files that one pattern names: a folder, all traces below it."""
+    """Return the traces that one pattern names: a folder, all below it."""
     if is_url(pattern):
-        if not glob.has_magic(pattern.partition("?")[0]) and not pattern.endswith("/"):
-            return [pattern]
-        found = found_by(pattern)
-        return (
-            [path for path in found if _is_trace(path.removeprefix(pattern))]
-            if pattern.endswith("/")
-            else found
-        )
+        if pattern.endswith("/"):
+            return traces_below(place_of(pattern))
+        return found_by(pattern) if glob.has_magic(pattern.partition("?")[0]) else [pattern]
     if os.path.isdir(pattern):
-        below = sorted(str(path) for path in Path(pattern).rglob("*") if path.is_file())
-        return [path for path in below if _is_trace(os.path.relpath(path, pattern))]
+        return traces_below(Path(pattern))
     magic = glob.has_magic(pattern) and not Path(pattern).exists()
     return sorted(glob.glob(pattern, recursive=True)) if magic else [pattern]
-
-
-def _is_trace(path: str) -> bool:
-    """Return whether a file of a folder counts: writers of data sets leave others there."""
-    hidden = any(piece.startswith(("_", ".")) for piece in path.split("/"))
-    return not hidden and path.lower().endswith((".parquet", ARROW_SUFFIX))
 
 
 def open_traces(patterns: Sequence[str], provenance: str | None) -> list["Trace"]:

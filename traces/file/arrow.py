@@ -41,10 +41,11 @@ from hisparse_sim.traces.file.parts import (
     Part,
     Stored,
     TableRows,
+    Told,
     decoding,
     find_parts,
 )
-from hisparse_sim.traces.files import opened, reread
+from hisparse_sim.traces.files import opened, refuse_changed, reread, version_of
 from hisparse_sim.traces.remote import Url
 
 HEAD = b"ARROW1"
@@ -183,7 +184,7 @@ def arrow_container(path: Path) -> Container:
         return _stream(path)
     batches = Batches(path)
     keys = batches.schema.metadata or {}
-    return Container(batches.schema, keys, lambda: (batches.lay_out(), batches))
+    return Container(batches.schema, keys, lambda told: (batches.lay_out(told), batches))
 
 
 def _stream(path: Path) -> Container:
@@ -191,11 +192,10 @@ def _stream(path: Path) -> Container:
         data = pa.py_buffer(_mapped(path))
         table = pa.ipc.open_stream(pa.BufferReader(data)).read_all()
 
-    def lay_out() -> tuple[tuple[Part, ...], Stored]:
-        named = table.select(["request", "layer"])
+    def lay_out(told: Told) -> tuple[tuple[Part, ...], Stored]:
         with decoding(path):
             table.validate(full=True)  # rows may lie outside of their columns
-        return find_parts(path, named.to_batches()), TableRows(table)
+        return find_parts(path, table.to_batches(), told), TableRows(table, path)
 
     return Container(table.schema, table.schema.metadata or {}, lay_out)
 
@@ -207,6 +207,7 @@ class Batches:
         """Raises TraceError if the file is no whole Arrow file, or was changed since it was
         written."""
         self.path = path
+        self.version = version_of(path)
         self.digest = read_digest(path)
         with decoding(path):
             self._map = _mapped(path)
@@ -218,23 +219,22 @@ class Batches:
         self._chooses = False  # whether to read only the columns asked for
         self._starts = np.zeros(1, np.int64)  # [batches + 1] first row of each
 
-    def lay_out(self) -> tuple[Part, ...]:
-        """Find the parts. Raises TraceError if rows are not grouped as in a trace, or there are
-        none."""
-        names = ("request", "layer")
+    def lay_out(self, told: Told) -> tuple[Part, ...]:
+        """Find the parts. Raises TraceError if rows are not grouped as in a trace."""
+        names = [name for name in ("request", "layer") if name not in told] or ["step"]
         with decoding(self.path):
             for batch in self._batches:
                 self._check(batch, names)
             if self._batches:
                 # It spares decompressing the others, but copies what is not compressed.
-                layers = self._open(names).get_batch(0).column("layer")
-                self._chooses = self._place(layers) is None
+                column = self._open(names).get_batch(0).column(names[-1])
+                self._chooses = self._place(column) is None
             reader = self._open(names)
             batches = [reader.get_batch(batch) for batch in self._batches]
             for batch in batches:
                 batch.select(names).validate(full=True)
         self._starts = np.cumsum([0, *(batch.num_rows for batch in batches)], dtype=np.int64)
-        return find_parts(self.path, (batch for batch in batches if batch.num_rows))
+        return find_parts(self.path, (batch for batch in batches if batch.num_rows), told)
 
     @property
     def sha256(self) -> str | None:
@@ -242,7 +242,8 @@ class Batches:
         return None if self.digest is None else self.digest.sha256
 
     def read(self, first_row: int, rows: int, columns: Sequence[str]) -> Columns:
-        """Return the rows as chunks per column."""
+        """Return the rows as chunks per column. Raises TraceError if the file has changed."""
+        refuse_changed(self.path, self.version)
         found: Columns = {name: [] for name in columns}
         reader = self._open(columns)
         first = int(np.searchsorted(self._starts, first_row, side="right")) - 1
@@ -288,9 +289,9 @@ class Batches:
             if name in columns and crc32(block[first:stop]) != checksum:
                 raise ValueError(f"the checksum of {name} in batch {batch} is wrong")
 
-    def _place(self, numbers: pa.Array) -> slice | None:
-        """Return where in the file an array of numbers lies; None if it does not."""
-        data = numbers.buffers()[1]
+    def _place(self, array: pa.Array) -> slice | None:
+        """Return where in the file the values of an array lie; None if they do not."""
+        data = array.buffers()[1]
         if data is None:
             return None
         begin = data.address - self._data.address

@@ -137,6 +137,27 @@ def column_names(footer: pq.FileMetaData) -> list[str]:
     return [path.partition(".")[0] for path in paths]
 
 
+def runs_told(footer: pq.FileMetaData) -> list[tuple[str, int, int]] | None:
+    """Return (request, layer, rows) of every row group by its statistics; None if they do not tell,
+    or a group has several.
+
+    Only of a footer that was checked: pyarrow ends the process when statistics are damaged. The
+    rows themselves take several times as long to read, and of a URL a request each.
+    """
+    columns = [column_names(footer).index(name) for name in ("request", "layer")]
+    runs = []
+    for number in range(footer.num_row_groups):
+        group = footer.row_group(number)
+        found = [group.column(column).statistics for column in columns]
+        if any(each is None or not each.has_min_max or each.min != each.max for each in found):
+            return None
+        request, layer = (each.min for each in found)
+        if not isinstance(request, str) or not isinstance(layer, int):
+            return None
+        runs.append((request, layer, group.num_rows))
+    return runs
+
+
 def extents(
     footer: pq.FileMetaData, groups: Iterable[int], names: Collection[str]
 ) -> list[tuple[int, int]]:

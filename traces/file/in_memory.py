@@ -44,11 +44,6 @@ class TraceInMemory(Trace):
         """The name that it was given."""
         return str(self.path)
 
-    @property
-    def size_bytes(self) -> int:
-        """Size of the table in memory."""
-        return int(self._table.nbytes)
-
     @cached_property
     def sha256(self) -> str:
         """Digest of metadata and rows, 64 hexadecimal digits: equal for equal traces."""
@@ -69,9 +64,6 @@ class TraceInMemory(Trace):
         with TraceWriter(path, self.metadata) as writer:
             for part in self.parts:
                 writer.write(self.read(part, self.optional))
-
-    def _current(self) -> tuple[int, int]:
-        return 0, 0  # a table in memory is never written again
 
 
 def trace_from_frame(
@@ -133,7 +125,7 @@ def trace_from_frame(
     wrong = wrong_column(table.schema, (*REQUIRED, QUERY) if draft_tokens > 1 else REQUIRED)
     if wrong:
         raise TraceError(f"{name} {wrong}")
-    parts = find_parts(Path(name), table.select(["request", "layer"]).to_batches())
+    parts = find_parts(Path(name), table.select(["request", "layer"]).to_batches(), {})
     if prompt_len is not None and not isinstance(prompt_len, Mapping):
         prompt_len = {part.request: prompt_len for part in parts}
     unknown = sorted(set(prompt_len or ()) - {part.request for part in parts})

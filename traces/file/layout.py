@@ -12,15 +12,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hisparse_sim.traces.errors import TraceError
-from hisparse_sim.traces.file.digest import Digest, column_names, extents, read_digest
+from hisparse_sim.traces.file.digest import Digest, extents, read_digest, runs_told
 from hisparse_sim.traces.file.parts import (
     Columns,
     Container,
     Part,
+    Told,
     decoding,
     find_parts,
     parts_of_runs,
 )
+from hisparse_sim.traces.files import refuse_changed, version_of
 from hisparse_sim.traces.remote import Ranges, Url
 
 # Of an encoded column, before compression: about a million positions.
@@ -64,30 +66,34 @@ def parquet_container(path: Path) -> Container:
     digest = None if signed is None else Digest(path, signed, footer)
     # Some writers fill only the latter.
     keys = {**(schema.metadata or {}), **(footer.metadata or {})}
-    return Container(schema, keys, lambda: lay_out(path, footer, digest))
+    return Container(schema, keys, lambda told: lay_out(path, footer, digest, told))
 
 
 def lay_out(
-    path: Path, footer: pq.FileMetaData, digest: Digest | None
+    path: Path, footer: pq.FileMetaData, digest: Digest | None, told: Told
 ) -> tuple[tuple[Part, ...], "Groups"]:
     """Return the parts of a file in file order, and the groups that hold their rows.
 
-    Raises TraceError if there are no rows, or not as many as the footer says, or if they are not
-    grouped by request and, within it, by rising layer.
+    Raises TraceError if there are not as many rows as the footer says, or if they are not grouped
+    by request and, within it, by rising layer.
     """
-    dictionary = ["request"]
-    told = None if digest is None else _told(footer)
-    if told is not None:
-        parts = parts_of_runs(path, told)
+    dictionary = [] if "request" in told else ["request"]
+    names = [name for name in ("request", "layer") if name not in told]
+    runs = None if digest is None or told else runs_told(footer)
+    if not names:
+        runs = [(str(told["request"]), int(told["layer"]), footer.num_rows)]
+    if runs is not None:
+        parts = parts_of_runs(path, runs)
     else:
         try:
-            parts = find_parts(path, _batches(path, footer, digest, dictionary))
+            parts = find_parts(path, _batches(path, footer, digest, dictionary, names), told)
         except TraceError as error:
             if error.__cause__ is None:
                 raise
             dictionary = []  # pyarrow decodes some encodings of other writers to plain strings only
-            parts = find_parts(path, _batches(path, footer, digest, dictionary))
-    groups = Groups(path, footer, digest, max(part.rows for part in parts), dictionary)
+            parts = find_parts(path, _batches(path, footer, digest, dictionary, names), told)
+    largest = max((part.rows for part in parts), default=0)
+    groups = Groups(path, footer, digest, largest, dictionary)
     counts = footer.num_rows, int(groups.starts[-1]), sum(part.rows for part in parts)
     if len(set(counts)) > 1:
         raise TraceError(
@@ -97,39 +103,21 @@ def lay_out(
     return parts, groups
 
 
-def _told(footer: pq.FileMetaData) -> list[tuple[str, int, int]] | None:
-    """Return (request, layer, rows) of every row group by its statistics; None if they do not tell,
-    or a group has several.
-
-    Only of a footer that was checked: pyarrow ends the process when statistics are damaged. The
-    rows themselves take several times as long to read, and of a URL a request each.
-    """
-    columns = [column_names(footer).index(name) for name in ("request", "layer")]
-    runs = []
-    for number in range(footer.num_row_groups):
-        group = footer.row_group(number)
-        found = [group.column(column).statistics for column in columns]
-        if any(each is None or not each.has_min_max or each.min != each.max for each in found):
-            return None
-        request, layer = (each.min for each in found)
-        if not isinstance(request, str) or not isinstance(layer, int):
-            return None
-        runs.append((request, layer, group.num_rows))
-    return runs
-
-
 def _batches(
-    path: Path, footer: pq.FileMetaData, digest: Digest | None, dictionary: Sequence[str]
+    path: Path,
+    footer: pq.FileMetaData,
+    digest: Digest | None,
+    dictionary: Sequence[str],
+    names: Sequence[str],
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the two columns that parts are found by (70 us a row group)."""
-    names = ("request", "layer")
+    """Yield the columns that parts are found by (two take 70 us a row group)."""
     with decoding(path):
         groups = range(footer.num_row_groups)
         fetched = _fetched(path, None, footer, groups, names)
         if digest is not None:
             digest.check(groups, names, fetched)
     with decoding(path), open_parquet(path, footer, dictionary, fetched=fetched) as file:
-        yield from file.iter_batches(columns=["request", "layer"], use_threads=False)
+        yield from file.iter_batches(columns=list(names), use_threads=False)
 
 
 def _fetched(
@@ -172,7 +160,9 @@ class Groups:
         self.starts = np.cumsum([0, *rows], dtype=np.int64)  # [groups + 1] first row of each
         # As many parts as threads may ask for out of turn.
         self._window = largest_part * ((os.cpu_count() or 1) + 1)
-        self._size_bytes = path.stat().st_size if isinstance(path, Url) else None
+        self.version = version_of(path)
+        # Asking for a URL takes as long as reading it, and its digest tells the same.
+        self._tells_changes = not (isinstance(path, Url) and digest is not None)
         self._lock = threading.Lock()
         self._cursors: dict[tuple[int, tuple[str, ...]], _Cursor] = {}
 
@@ -195,7 +185,9 @@ class Groups:
         return len({self.overlapping(row, 1)[0] for row in inner})
 
     def read(self, first_row: int, rows: int, columns: Sequence[str]) -> Columns:
-        """Return the rows as chunks per column."""
+        """Return the rows as chunks per column. Raises TraceError if the file has changed."""
+        if self._tells_changes:
+            refuse_changed(self.path, self.version)
         found: Columns = {name: [] for name in columns}
         for group in self.overlapping(first_row, rows):
             begin, end = int(self.starts[group]), int(self.starts[group + 1])
@@ -205,7 +197,9 @@ class Groups:
             whole = (first, stop) == (begin, end)
             fetched = None
             if whole or self.digest is not None:
-                fetched = _fetched(self.path, self._size_bytes, self.metadata, [group], columns)
+                fetched = _fetched(
+                    self.path, self.version.size_bytes, self.metadata, [group], columns
+                )
             if self.digest is not None:
                 self.digest.check([group], columns, fetched)
             if whole:

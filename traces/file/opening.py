@@ -1,5 +1,6 @@
 """The metadata of a trace that is opened, completed from its rows."""
 
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from hisparse_sim.traces.file.columns import QUERY, REQUIRED, ragged, wrong_colu
 from hisparse_sim.traces.file.metadata import KEY, PROVENANCES, Metadata
 from hisparse_sim.traces.file.parts import Container, Part, Stored, decoding
 from hisparse_sim.traces.file.rules import RowError
+from hisparse_sim.traces.folders import KEYS
 
 
 def place(part: Part) -> str:
@@ -18,18 +20,15 @@ def place(part: Part) -> str:
     return f": request {part.request!r}, layer {part.layer}"
 
 
-def _refuse_columns(path: Path, schema: pa.Schema, required: Sequence[str] = REQUIRED) -> None:
+def refuse_columns(path: Path, schema: pa.Schema, required: Sequence[str] = REQUIRED) -> None:
     """Raise TraceError if the columns of a file cannot be read."""
     wrong = wrong_column(schema, required)
     if wrong is None:
         return
     missing = [name for name in required if name not in schema.names]
-    told = [name for name in missing if any(piece.startswith(f"{name}=") for piece in path.parts)]
-    if missing and told == missing:
-        wrong += (
-            f": folders in its path say {' and '.join(told)} (hive layout), so each file would be a"
-            " trace of its own; make one of them, as docs/clusters.md shows"
-        )
+    folders = re.split(rf"(?:^|(?<=[/\\]))(?:{'|'.join(KEYS)})=", str(path))
+    if missing and len(folders) > 1 and set(missing) <= set(KEYS):
+        wrong += f": open the folder that holds those of all (hive layout), {folders[0] or '.'}"
     raise TraceError(f"{path} {wrong}")
 
 
@@ -38,7 +37,7 @@ def read_metadata(path: Path, container: Container, provenance: str | None) -> M
 
     Raises TraceError for columns that cannot be read, too.
     """
-    _refuse_columns(path, container.schema)
+    refuse_columns(path, container.schema)
     keys = container.keys
     if KEY not in keys and provenance is None:
         raise TraceError(
@@ -59,7 +58,7 @@ def read_metadata(path: Path, container: Container, provenance: str | None) -> M
             f"({', '.join(PROVENANCES)})"
         )
     if metadata.draft_tokens > 1:
-        _refuse_columns(path, container.schema, (*REQUIRED, QUERY))
+        refuse_columns(path, container.schema, (*REQUIRED, QUERY))
     return metadata if metadata.provenance else replace(metadata, provenance=provenance or "")
 
 
@@ -76,8 +75,11 @@ def refuse_queries(path: Path, metadata: Metadata, columns: Collection[str]) -> 
 def completed(path: Path, metadata: Metadata, parts: tuple[Part, ...], groups: Stored) -> Metadata:
     """Return the metadata with the longest row where it names no top_k.
 
-    Raises TraceError for layers that the model does not have, and rows that cannot be read.
+    Raises TraceError if there are no rows, or rows that cannot be read, and for layers that the
+    model does not have.
     """
+    if not parts:
+        raise TraceError(f"{path} holds no rows")
     if metadata.top_k == 0:
         metadata = replace(metadata, top_k=longest_row(path, parts, groups))
     highest = max(part.layer for part in parts)

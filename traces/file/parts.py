@@ -1,7 +1,7 @@
 """The (request, layer) parts of a trace, and what a container of rows offers to read them."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
@@ -14,8 +14,10 @@ import pyarrow as pa
 from hisparse_sim.traces.errors import TraceError
 from hisparse_sim.traces.file.columns import integers, request_codes
 from hisparse_sim.traces.file.rules import RowError
+from hisparse_sim.traces.files import Version, refuse_changed, version_of
 
 Columns = dict[str, list[pa.Array]]
+Told = Mapping[str, str | int]  # the value of a column that the rows do not have
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,12 @@ class Part:
 
 
 class Stored(Protocol):
-    """Where the rows of a trace are: `layout.Groups`, `arrow.Batches`, or a table."""
+    """Where the rows of a trace are: `layout.Groups`, `arrow.Batches`, `hive.Joined` or a table."""
+
+    @property
+    def version(self) -> Version:
+        """That of the file, when it was opened."""
+        ...
 
     @property
     def digest(self) -> Any:
@@ -42,7 +49,7 @@ class Stored(Protocol):
         ...
 
     def read(self, first_row: int, rows: int, columns: Sequence[str]) -> Columns:
-        """Return the rows as chunks per column."""
+        """Return the rows as chunks per column. Raises TraceError if the file has changed."""
         ...
 
     def shared(self, parts: Iterable[Part]) -> int:
@@ -55,20 +62,24 @@ class Container(NamedTuple):
 
     schema: pa.Schema
     keys: dict[bytes, bytes]  # metadata
-    lay_out: Callable[[], tuple[tuple[Part, ...], Stored]]
+    lay_out: Callable[[Told], tuple[tuple[Part, ...], Stored]]  # told: columns that it lacks
 
 
 class TableRows:
-    """Ranges of rows of a table in memory."""
+    """Ranges of rows of a table in memory, or of a file that is mapped into it."""
 
     digest = None
     sha256 = None
 
-    def __init__(self, table: pa.Table) -> None:
+    def __init__(self, table: pa.Table, path: Path | None = None) -> None:
         self._table = table
+        self._path = path
+        self.version = Version(table.nbytes, 0) if path is None else version_of(path)
 
     def read(self, first_row: int, rows: int, columns: Sequence[str]) -> Columns:
         """Return the rows as chunks per column."""
+        if self._path is not None:
+            refuse_changed(self._path, self.version)
         piece = self._table.slice(first_row, rows)
         return {name: piece.column(name).chunks for name in columns}
 
@@ -77,23 +88,31 @@ class TableRows:
         return 0
 
 
-def find_parts(path: Path, batches: Iterable[pa.RecordBatch]) -> tuple[Part, ...]:
-    """Return the parts of rows in file order, given the columns `request` and `layer` of them.
+def constant(value: str | int, rows: int) -> pa.Array:
+    """Return a column of equal values."""
+    return pa.DictionaryArray.from_arrays(np.zeros(rows, np.int32), pa.array([value]))
+
+
+def find_parts(path: Path, batches: Iterable[pa.RecordBatch], told: Told) -> tuple[Part, ...]:
+    """Return the parts of rows in file order, given the columns `request` and `layer` of them, but
+    for those that are `told`.
 
     Raises what `parts_of_runs` raises.
     """
-    return parts_of_runs(path, _runs(path, batches))
+    return parts_of_runs(path, _runs(path, batches, told))
 
 
 def parts_of_runs(path: Path, runs: Iterable[tuple[str, int, int]]) -> tuple[Part, ...]:
     """Return the parts in file order, given (request, layer, rows) of runs of rows.
 
-    Raises TraceError naming `path` if there are none, or if they are not grouped by request and,
-    within it, by rising layer.
+    Raises TraceError naming `path` if they are not grouped by request and, within it, by rising
+    layer.
     """
     parts: list[Part] = []
     finished: set[str] = set()
     for request, layer, rows in runs:
+        if not rows:
+            continue
         last = parts[-1] if parts else None
         if last is not None and last.request == request and last.layer == layer:
             parts[-1] = Part(request, layer, last.first_row, last.rows + rows)
@@ -112,20 +131,24 @@ def parts_of_runs(path: Path, runs: Iterable[tuple[str, int, int]]) -> tuple[Par
                 f"rows must be grouped by request, then sorted by layer, then step"
             )
         parts.append(Part(request, layer, first_row, rows))
-    if not parts:
-        raise TraceError(f"{path} holds no rows")
     return tuple(parts)
 
 
-def _runs(path: Path, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[str, int, int]]:
+def _runs(
+    path: Path, batches: Iterable[pa.RecordBatch], told: Told
+) -> Iterator[tuple[str, int, int]]:
     """Yield (request, layer, rows) for runs of equal rows, in file order."""
     row = 0
     for batch in batches:
         known: dict[str, int] = {}
+        requests, numbers = (
+            constant(told[name], batch.num_rows) if name in told else batch.column(name)
+            for name in ("request", "layer")
+        )
         with decoding(path):
             try:
-                codes = request_codes([batch.column("request")], known)
-                layers = integers([batch.column("layer")], "layer", np.int16)
+                codes = request_codes([requests], known)
+                layers = integers([numbers], "layer", np.int16)
             except RowError as error:
                 raise TraceError(f"{path}: row {row + error.row}: {error.what}") from None
         names = list(known)

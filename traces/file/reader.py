@@ -1,6 +1,5 @@
 """Reads a trace file part by part, with all rules checked."""
 
-import hashlib
 import os
 from collections.abc import Iterable
 from functools import cached_property, lru_cache
@@ -23,22 +22,25 @@ from hisparse_sim.traces.file.columns import (
     read_scores,
     request_codes,
 )
+from hisparse_sim.traces.file.hive import hive_container
 from hisparse_sim.traces.file.layout import parquet_container
 from hisparse_sim.traces.file.metadata import PROVENANCES, Metadata
 from hisparse_sim.traces.file.opening import completed, place, read_metadata, refuse_queries
-from hisparse_sim.traces.file.parts import Columns, Part, Stored, decoding
+from hisparse_sim.traces.file.parts import Columns, Container, Part, Stored, decoding
 from hisparse_sim.traces.file.rules import RowError, Tally, check_rows, strip_padding
 from hisparse_sim.traces.file.units import first_growth
-from hisparse_sim.traces.files import opened
+from hisparse_sim.traces.files import Version, opened, sha256_of
+from hisparse_sim.traces.folders import is_folder, name_of
 from hisparse_sim.traces.notebook import shown
-from hisparse_sim.traces.remote import Url, place_of
+from hisparse_sim.traces.remote import place_of
 from hisparse_sim.traces.terminal import printable
 
 __all__ = ["Demand", "Part", "Trace", "open_trace"]
 
 
 def open_trace(path: str | os.PathLike[str], provenance: str | None = None) -> "Trace":
-    """Open a trace file and find its parts, without reading any positions.
+    """Open a trace file, or a folder in hive layout, and find its parts, without reading any
+    positions.
 
     `provenance` (one of `metadata.PROVENANCES`) is used where the file does not name one; a file
     without is refused. Without metadata top_k is the longest row, which takes a pass over it.
@@ -50,18 +52,22 @@ def open_trace(path: str | os.PathLike[str], provenance: str | None = None) -> "
             f"unknown provenance {provenance!r}; choose one of {', '.join(PROVENANCES)}"
         )
     path = place_of(path)
-    with opened(path, "trace file") as file:
-        head = file.read(len(HEAD))
-    opens = arrow_container if head.startswith((HEAD, STREAM_HEAD)) else parquet_container
-    container = opens(path)
+    container = hive_container(path, _container) if is_folder(path) else _container(path)
     metadata = read_metadata(path, container, provenance)
-    parts, rows = container.lay_out()
+    parts, rows = container.lay_out({})
     metadata = completed(path, metadata, parts, rows)
     return Trace(path, provenance, metadata, parts, present(container.schema), rows)
 
 
+def _container(path: Path) -> Container:
+    with opened(path, "trace file") as file:
+        head = file.read(len(HEAD))
+    opens = arrow_container if head.startswith((HEAD, STREAM_HEAD)) else parquet_container
+    return opens(path)
+
+
 class Trace:
-    """An open trace file: its metadata and its parts.
+    """An open trace: its metadata and its parts.
 
     Reading is safe from several threads at once, and needs the memory of one part. Pickled, it
     is a path: another process opens the file itself, once.
@@ -83,9 +89,6 @@ class Trace:
         self.columns = columns  # names of the columns that hold anything
         self._provenance = provenance
         self._groups = groups
-        self._version = self._current()
-        # Asking for a URL takes as long as reading it, and its digest tells the same.
-        self._tells_changes = not (isinstance(path, Url) and self.has_digest)
 
     def __repr__(self) -> str:
         return f"<Trace {self.name}: {len(self.parts)} parts, {self.rows} rows>"
@@ -104,12 +107,12 @@ class Trace:
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopened, (self.path.absolute(), self._provenance, self._version)
+        return _reopened, (self.path.absolute(), self._provenance, self._groups.version)
 
     @property
     def name(self) -> str:
-        """File name without its suffix."""
-        return printable(self.path.stem)
+        """File name without its suffix, or name of the folder."""
+        return printable(name_of(self.path))
 
     @property
     def optional(self) -> tuple[str, ...]:
@@ -134,8 +137,8 @@ class Trace:
 
     @property
     def size_bytes(self) -> int:
-        """Size of the file."""
-        return self.path.stat().st_size
+        """Size of the file, or of all files."""
+        return self._groups.version.size_bytes
 
     @property
     def shared_groups(self) -> int:
@@ -150,10 +153,7 @@ class Trace:
     @cached_property
     def sha256(self) -> str:
         """Digest of the whole file, or the one that an Arrow file holds, 64 hexadecimal digits."""
-        if self._groups.sha256 is not None:
-            return self._groups.sha256
-        with opened(self.path) as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        return self._groups.sha256 or sha256_of(self.path)
 
     def select(
         self,
@@ -200,8 +200,6 @@ class Trace:
         self, part: Part, columns: Iterable[str] = (), steps: tuple[int, int] | None = None
     ) -> tuple[Demand, Tally]:
         """Like `read`, and also count what the rules tolerate."""
-        if self._tells_changes and self._current() != self._version:
-            raise TraceError(f"{self.path} has changed since it was opened; open it again")
         columns = tuple(columns)
         for name in columns:
             if name not in OPTIONAL:
@@ -227,14 +225,6 @@ class Trace:
             return step, integers(found["seq_len"], "seq_len", np.int32)
         except RowError as error:
             self._refuse(part, step, error)
-
-    def _current(self) -> tuple[int, int]:
-        """Return what changes when the file is written again."""
-        try:
-            status = self.path.stat()
-        except OSError as error:
-            raise TraceError(f"{self.path} cannot be read: {error.strerror or error}") from error
-        return status.st_size, status.st_mtime_ns
 
     def _decoded(self, part: Part, columns: tuple[str, ...]) -> tuple[Columns, Ints]:
         """Return chunks of these columns, and the steps that errors are placed by."""
@@ -285,9 +275,9 @@ class Trace:
 
 
 @lru_cache(maxsize=16)
-def _reopened(path: Path, provenance: str | None, version: tuple[int, int]) -> Trace:
+def _reopened(path: Path, provenance: str | None, version: Version) -> Trace:
     """Open a file for a pickled Trace, once per process."""
     trace = open_trace(path, provenance)
-    if trace._version != version:
+    if trace._groups.version != version:
         raise TraceError(f"{path} was changed while it was in use")
     return trace

@@ -13,6 +13,7 @@ from hisparse_sim.traces.file.metadata import Metadata
 from hisparse_sim.traces.file.reader import Trace
 from hisparse_sim.traces.file.rules import stamp_keys
 from hisparse_sim.traces.file.units import TOKEN
+from hisparse_sim.traces.folders import name_of
 from hisparse_sim.traces.terminal import printable
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ class TraceInfo:
 
         rows = pd.DataFrame([asdict(layer) for layer in (*self.per_layer, self.total)])
         rows = rows.astype({"layer": "Int64"})
-        rows.insert(0, "trace", printable(self.path.stem))
+        rows.insert(0, "trace", printable(name_of(self.path)))
         rows.insert(1, "provenance", self.metadata.provenance)
         if self.metadata.unit != TOKEN:
             rows.insert(2, "unit", self.metadata.unit)

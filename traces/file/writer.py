@@ -19,7 +19,8 @@ from hisparse_sim.traces.file.digest import sealed
 from hisparse_sim.traces.file.metadata import KEY, Metadata
 from hisparse_sim.traces.file.rules import RowError, check_rows, strip_padding
 from hisparse_sim.traces.file.units import first_growth
-from hisparse_sim.traces.files import ARROW_SUFFIX, atomic_path
+from hisparse_sim.traces.files import atomic_path
+from hisparse_sim.traces.folders import ARROW_SUFFIX
 
 # A larger (request, layer) is split over row groups: 256 MB decoded.
 LARGEST_GROUP = 1 << 26
