@@ -17,6 +17,7 @@ from click.testing import CliRunner, Result
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from make_traces import drift, metadata, table, write, write_table
+from test_sweep import Interrupted
 
 import hisparse_sim as hs
 from hisparse_sim.cli import cli
@@ -85,7 +86,7 @@ def one(tmp_path: Path) -> Path:
     return write(tmp_path / "t.parquet", PARTS, ABOUT)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(data=st.data())
 def test_results_are_those_of_one_file(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
@@ -186,22 +187,15 @@ def test_the_digest_tells_the_rows_and_no_order(tmp_path: Path) -> None:
 
 
 def test_an_interrupted_sweep_resumes(one: Path, tmp_path: Path) -> None:
-    folder, keep = hive(tmp_path / "t", *KEYS), tmp_path / "rows.partial"
-    given: dict[str, Any] = {"policies": ["lru", "fifo"], "buffers": [8], "keep": keep, "jobs": 1}
-    done: list[int] = []
-
-    def interrupt(now: Any) -> None:
-        done.append(now.steps)
-        if len(done) == 2:
-            raise KeyboardInterrupt
-
-    stopped = hs.sweep(folder, progress=interrupt, **given)
-    assert stopped.interrupted
-    assert keep.exists()
-    resumed: list[int] = []
-    rows = hs.sweep(folder, progress=lambda now: resumed.append(now.steps), **given).rows
-    assert len(resumed) < 2 * len(PARTS)
-    expected = hs.sweep(one, ["lru", "fifo"], [8]).rows
+    given: dict[str, Any] = {"policies": ["lru", "fifo"], "buffers": [8], "per_layer": True}
+    kept: dict[str, Any] = {"keep": tmp_path / "rows.partial", "jobs": 1}
+    folder = hive(tmp_path / "t", *KEYS)
+    stopped = hs.sweep(folder, **given, **kept, executor=Interrupted())
+    assert (stopped.finished, stopped.parts) == (2, len(PARTS))
+    seen: list[int] = []
+    rows = hs.sweep(folder, **given, **kept, progress=lambda now: seen.append(now.steps)).rows
+    assert len(seen) == len(PARTS) - 2
+    expected = hs.sweep(one, **given).rows
     assert rows.drop(columns="trace_sha256").equals(expected.drop(columns="trace_sha256"))
 
 
@@ -289,7 +283,7 @@ def test_what_is_wrong_is_one_sentence(how: str, tmp_path: Path) -> None:
     root = hive(tmp_path / "t", *KEYS)
     spoil, said = SPOILT[how]
     spoil(root)
-    refused = run("sweep", root, "--buffer", "8")
+    refused = run("sweep", root, "--buffer", "8", "--quiet")
     assert (refused.exit_code, refused.stderr.count("\n")) == (1, 1), refused.stderr
     assert said in refused.stderr
     assert str(root) in refused.stderr
