@@ -170,6 +170,10 @@ def test_other_keys_separate_traces(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert pickle.loads(pickle.dumps(trace)).parts == trace.parts
     with pytest.raises(TraceError, match=r"set is a folder, not .* such as set/0/model=m"):
         open_trace("set")
+    monkeypatch.chdir("set/0/model=m/request=a")
+    here = open_trace(".")
+    assert (here.name, here.requests) == ("request=a", ("a",))
+    monkeypatch.chdir(tmp_path)
     Path("empty").mkdir()
     with pytest.raises(TraceError, match="empty is a folder without traces"):
         open_trace("empty")

@@ -275,6 +275,8 @@ def test_folders_of_requests_and_layers_are_one_trace(
     sampled = run("trace", "sample", "s3://bucket/t/", "-o", tmp_path / "one.parquet")
     assert sampled.exit_code == 0, sampled.stderr
     assert open_trace(tmp_path / "one.parquet").parts == trace.parts
+    inside = "s3://bucket/t/layer=0/request=new/part-0.parquet"
+    assert "it is read for this" in run("trace", "sample", "s3://bucket/t/", "-o", inside).stderr
     put(file, "s3://bucket/t/layer=0/request=a/part-0.parquet")
     with pytest.raises(TraceError, match=r"layer=0/request=a/part-0\.parquet has changed since"):
         trace.read(trace.parts[0])

@@ -53,8 +53,8 @@ def files_of(trace: Path) -> list[Filed]:
 
 
 def name_of(trace: Path) -> str:
-    """Return what a trace is called: a file without its suffix."""
-    return trace.absolute().name if is_folder(trace) else trace.stem
+    """Return what a trace is called: a file without its suffix, or a folder."""
+    return trace.name if is_folder(trace) else trace.stem
 
 
 def belongs(file: Path, folder: Path) -> bool:

@@ -125,7 +125,7 @@ def study(
 ) -> None:
     """Compare policies and prefetchers with LRU and with what is least.
 
-    TRACE: trace files or globs; by default the bundled sample. Misses with 95 % intervals over
+    TRACE: files, folders or globs; by default the bundled sample. Misses with 95 % intervals over
     requests and layers, paired tests against LRU, the slots that LRU would need, and three regrets:
     fetches over MIN, stall over the least that prefetch exposes, and the misses of the busiest
     request over their least. See docs/prefetch.md. With -o, the same command resumes an

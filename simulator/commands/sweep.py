@@ -79,7 +79,7 @@ def sweep(
 ) -> None:
     """Count the misses of policies at several buffer sizes.
 
-    TRACE: trace files or globs; by default the bundled sample. With -o, the same command
+    TRACE: files, folders or globs; by default the bundled sample. With -o, the same command
     resumes an interrupted sweep: FILE.partial keeps the finished work.
 
     \b

@@ -52,6 +52,7 @@ def open_trace(path: str | os.PathLike[str], provenance: str | None = None) -> "
             f"unknown provenance {provenance!r}; choose one of {', '.join(PROVENANCES)}"
         )
     path = place_of(path)
+    path = path if path.name else path.absolute()  # as "."
     container = hive_container(path, _container) if is_folder(path) else _container(path)
     metadata = read_metadata(path, container, provenance)
     parts, rows = container.lay_out({})
