@@ -251,7 +251,7 @@ SPOILT: dict[str, tuple[Callable[[Path], Any], str]] = {
     ),
     "steps twice": (
         lambda root: put(root / A / "part-1.parquet", [drift(steps=3, first_step=14)], *KEYS),
-        "part-1.parquet: request 'a', layer 0: both have steps from 14 to 15",
+        "part-1.parquet: request 'a', layer 0: the steps 5 to 15 of the one and 14 to 16 of the",
     ),
     "a step twice": (
         lambda root: put(root / A / "part-1.parquet", [PARTS[2].cut(15, 16)], *KEYS),

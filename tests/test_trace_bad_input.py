@@ -187,7 +187,7 @@ def test_columns_in_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         assert "has no column request, layer (it has step, seq_len, positions)" in message
         assert message.endswith(f"the folder that holds those of all (hive layout), {root}/")
         write_table(folder / "part-1.parquet", rows[1::2], metadata())
-    assert "both have steps" in refusal(root)
+    assert "of the other overlap; docs/clusters.md shows how" in refusal(root)
     page = Path(__file__).parents[1] / "docs" / "clusters.md"
     _, _, code = page.read_text("utf-8").partition("```python\n")
     monkeypatch.chdir(tmp_path)

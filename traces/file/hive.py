@@ -180,12 +180,12 @@ def _in_order(pieces: list[_Piece]) -> list[_Piece]:
     if len(pieces) == 1:
         return pieces
     ordered = sorted(((*piece.steps(), piece) for piece in pieces), key=lambda each: each[:2])
-    for (_, last, one), (first, _, other) in pairwise(ordered):
+    for (begin, last, one), (first, end, other) in pairwise(ordered):
         files = f"{one.file.path} and {other.file.path}{place(one.part)}"
         if first < last:  # that they share a step is for the rules to judge
             raise TraceError(
-                f"{files}: both have steps from {first} to {last}, and the files of a request and"
-                " layer follow each other"
+                f"{files}: the steps {begin} to {last} of the one and {first} to {end} of the other"
+                " overlap; docs/clusters.md shows how to sort them"
             )
         if first > last + 1:
             raise TraceError(
