@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pandas as pd
@@ -28,6 +29,15 @@ SWEEP = ["--policy", "lru,random", "--buffer", "16", "--jobs", "1"]
 def path(tmp_path: Path) -> Path:
     parts = [drift(request="a", layer=layer, steps=120) for layer in (0, 1, 2, 3)]
     return write(tmp_path / "t.parquet", parts, metadata())
+
+
+@pytest.fixture
+def heeded() -> Iterator[None]:
+    """A shell that starts the tests in the background has them ignore Ctrl-C, as would their
+    children."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def run(*arguments: str | Path) -> Result:
@@ -291,6 +301,7 @@ def test_a_policy_of_the_user_is_replayed_anew(path: Path, tmp_path: Path) -> No
     assert found.rows["misses"].tolist() == expected.rows["misses"].tolist()
 
 
+@pytest.mark.usefixtures("heeded")
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP", "SIGINT"])
 def test_a_signal_leaves_no_file(tmp_path: Path, name: str) -> None:
     code = """
@@ -325,6 +336,7 @@ cli(["work"])
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.usefixtures("heeded")
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
 def test_a_signal_to_a_sweep(tmp_path: Path, name: str) -> None:
     parts = [drift(layer=layer, steps=400, first_seq_len=3000) for layer in range(60)]
