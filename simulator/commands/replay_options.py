@@ -13,6 +13,7 @@ import click
 from hisparse_sim.simulator.commands.setting_options import known_policies, policy_name
 from hisparse_sim.traces.commands.group import Interrupted
 from hisparse_sim.traces.commands.options import (
+    any_start_option,
     combined,
     expand,
     in_options,
@@ -20,7 +21,6 @@ from hisparse_sim.traces.commands.options import (
     provenance_option,
     quiet_option,
     selection_options,
-    start_option,
 )
 from hisparse_sim.traces.commands.values import Name, Number, Real, Seed, several
 from hisparse_sim.traces.file.metadata import MOST_QUERIES
@@ -62,10 +62,12 @@ workers_options = combined(
 
 
 def replay_options(
-    known: Callable[[], Iterable[str]] = _swept_policies, sizes: str = "1, 2 and 3"
+    known: Callable[[], Iterable[str]] = _swept_policies,
+    sizes: str = "1, 2 and 3",
+    start: Callable[[Any], Any] = any_start_option,
 ) -> Callable[[Any], Any]:
     """Return the options of what is replayed: `known` policies; by default buffers of `sizes`
-    times the top_k."""
+    times the top_k; the option of how they start."""
     return combined(
         click.option(
             "--policy",
@@ -86,7 +88,7 @@ def replay_options(
             f"2048:8192:1024 (k is 1,024).  [default: {sizes} times the largest top_k of the "
             "traces]",
         ),
-        start_option,
+        start,
         selection_options,
         provenance_option,
         click.option(

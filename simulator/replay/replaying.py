@@ -1,7 +1,7 @@
 """Replay of a trace against one policy and buffer size (semantics: docs/semantics.md)."""
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from operator import index
 from typing import Any
@@ -17,13 +17,13 @@ from hisparse_sim.simulator.replay.faults import check_state, check_step, refuse
 from hisparse_sim.simulator.replay.kernel import Output, Rows, compiled, next_accesses
 from hisparse_sim.simulator.replay.metrics import tidy_row, tidy_rows
 from hisparse_sim.simulator.replay.ranking import columns_for, ranked
+from hisparse_sim.simulator.replay.starts import ALL_STARTS, STARTS, WARM, check_start, counted
 from hisparse_sim.traces import Demand, OneTrace, Trace, TraceError, as_trace
 from hisparse_sim.traces.arguments import step_range, whole_number
 from hisparse_sim.traces.demand import Ragged
 from hisparse_sim.traces.file.ahead import read_ahead
 from hisparse_sim.traces.notebook import Shown
 
-STARTS = ("staged", "direct")
 MAX_BUFFER_SIZE = 32767  # the engine holds slot ids in int16
 
 # Entries of a table per position. A seq_len above it exceeds any context; rows list few positions.
@@ -36,7 +36,7 @@ _NOTHING = np.empty(0, np.int32)
 class PartReplay:
     """The result for one (request, layer)."""
 
-    misses: npt.NDArray[np.int32]  # [n] misses of every row
+    misses: npt.NDArray[np.int32]  # [n] misses of every row that is counted
     victims: npt.NDArray[np.int16] | None  # [misses.sum()] slot taken by each miss, in order
 
 
@@ -74,16 +74,17 @@ def replay(
 
     `trace`: a path or an opened trace. `policy`: a name of `hisparse_sim.policies.POLICIES` or a
     Policy. `buffer`: B, the `device_buffer_size` in slots. `start`: "staged" (prefill on the
-    same GPU left the first B tokens in the buffer) or "direct" (the buffer is empty). `steps` =
-    (first, stop) keeps first <= step < stop. `seed` is used by `random` only. `victims` asks for
-    the slots.
+    same GPU left the first B tokens in the buffer), "direct" (the buffer is empty) or "warm" (the
+    last row of the prompt, for which the first step kept stands, has gone through the staged
+    buffer, uncounted). `steps` = (first, stop) keeps first <= step < stop. `seed` is used by
+    `random` only. `victims` asks for the slots.
 
     Raises TraceError for a bad trace, or one whose rows are longer than the buffer; ValueError for
     bad arguments."""
     trace = as_trace(trace)
     policy = get_policy(policy)
     buffer_size = index(buffer)
-    check_arguments(buffer_size, start)
+    check_arguments(buffer_size, start, ALL_STARTS)
     check_top_k(trace, buffer_size)
     steps, seed = step_range(steps), whole_number("seed", seed)
     parts = []
@@ -92,6 +93,7 @@ def replay(
     columns = columns_for(trace, [policy])
     for part, demand in read_ahead(trace, trace.select(requests, layers), columns, steps):
         done = replay_part(demand, policy, buffer_size, start, seed=seed, victims=victims)
+        demand = counted(demand, start)
         parts.append(done)
         covered.append(Covered(part, int(demand.step[0]) if demand.rows else 0, demand.rows))
         rows.append(
@@ -108,7 +110,7 @@ def replay(
             }
         )
     if not any(len(part.misses) for part in parts):
-        raise no_steps([trace], steps)
+        raise no_steps([trace], steps, start)
     covers = coverage(trace.sha256, trace.parts, covered, seed)
     return Replay(
         misses=np.concatenate([part.misses for part in parts]),
@@ -134,7 +136,8 @@ def replay_part(
     """
     policy = get_policy(policy)
     buffer_size = index(buffer_size)
-    check_arguments(buffer_size, start)
+    check_arguments(buffer_size, start, ALL_STARTS)
+    uncounted = demand.rows - counted(demand, start).rows
     lengths = np.diff(demand.offsets)
     longest = int(lengths.max(initial=0))
     if longest > buffer_size:
@@ -152,7 +155,7 @@ def replay_part(
     if first < steps:
         demand, positions = _numbered(demand, buffer_size)
         rows, told = _rows(demand), ranked(demand, policy)
-        filled = start == "staged" or demand.prompt_len <= buffer_size or first > 0
+        filled = start != "direct" or demand.prompt_len <= buffer_size or first > 0
         slot = np.full(positions + 1, buffer_size, np.uint16)
         token = np.full(buffer_size + 1, positions, np.uint32)
         if filled:
@@ -188,20 +191,18 @@ def replay_part(
                 f"{demand.step[-1 - total]}); it must give every miss another slot that is not hit"
             )
         output = Output(misses, output.victims[:total])
-    return PartReplay(misses, output.victims.view(np.int16) if victims else None)
+    taken = output.victims[misses[:uncounted].sum() :].view(np.int16) if victims else None
+    return PartReplay(misses[uncounted:], taken)
 
 
-def check_arguments(buffer_size: int, start: str) -> None:
+def check_arguments(buffer_size: int, start: str, starts: Sequence[str] = STARTS) -> None:
     """Raise ValueError for a buffer size or start that cannot be replayed."""
     if not 1 <= buffer_size <= MAX_BUFFER_SIZE:
         raise ValueError(
             f"buffer size {buffer_size} is not in 1..{MAX_BUFFER_SIZE}: the engine holds slot ids "
             "in 16 bits"
         )
-    if start == "warm":
-        raise ValueError("a warm start is not implemented; choose staged or direct")
-    if start not in STARTS:
-        raise ValueError(f"unknown start {start!r}; choose {' or '.join(STARTS)}")
+    check_start(start, starts)
 
 
 def default_buffers(top_k: int) -> tuple[int, ...]:
@@ -220,9 +221,16 @@ def check_top_k(trace: Trace, buffer_size: int) -> None:
         )
 
 
-def no_steps(traces: Iterable[Trace], steps: tuple[int, int] | None) -> TraceError:
+def no_steps(
+    traces: Iterable[Trace], steps: tuple[int, int] | None, start: str = "staged"
+) -> TraceError:
     """Return the error for a selection of steps that no request has."""
     names = ", ".join(str(trace.path) for trace in traces)
+    if start == WARM:
+        return TraceError(
+            f"{names} has no second step in the selection, and a warm start does not count the"
+            " first; select more steps, or choose another start"
+        )
     first, stop = steps or (0, 0)
     return TraceError(f"{names} has no steps from {first} to {stop - 1} in the selection")
 

@@ -24,6 +24,7 @@ from hisparse_sim.simulator.replay.replaying import (
     no_steps,
     replay_part,
 )
+from hisparse_sim.simulator.replay.starts import ALL_STARTS, STARTS, WARM
 from hisparse_sim.simulator.replay.swept import Piece, Run, Sweep
 from hisparse_sim.simulator.replay.tasks import Task, Variant, run_task
 from hisparse_sim.simulator.replay.workers import Workers, as_they_end, calls_of, workers_of
@@ -93,7 +94,7 @@ def sweep(
     optima = [Run(get_policy(BELADY), size) for size in {run.buffer_size for run in asked}]
     runs = list(dict.fromkeys(asked + optima)) if compare_min else asked
     for run in runs:
-        check_arguments(run.buffer_size, start)
+        check_arguments(run.buffer_size, start, ALL_STARTS if mode is None else STARTS)
         for trace in opened:
             check_top_k(trace, run.buffer_size)
             if mode is not None:
@@ -113,8 +114,8 @@ def sweep(
     ]
     if not pieces:
         raise ValueError("nothing to sweep: no request and layer is selected")
-    if not any(rows_kept(piece.trace, piece.part, steps) for piece in pieces):
-        raise no_steps(opened, steps)
+    if not any(rows_kept(piece.trace, piece.part, steps) > (start == WARM) for piece in pieces):
+        raise no_steps(opened, steps, start)
     opened_here = Kept(keep) if isinstance(keep, str | PathLike) else nullcontext(keep)
     with opened_here as kept:
         rules = "" if mode is None else mode.key

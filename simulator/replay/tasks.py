@@ -8,6 +8,7 @@ from hisparse_sim.simulator.replay.kept import Finished
 from hisparse_sim.simulator.replay.modes import Mode
 from hisparse_sim.simulator.replay.ranking import columns_for
 from hisparse_sim.simulator.replay.replaying import replay_part
+from hisparse_sim.simulator.replay.starts import counted
 from hisparse_sim.simulator.replay.swept import Run
 from hisparse_sim.traces import Part, Trace
 from hisparse_sim.traces.file.columns import QUERY
@@ -67,14 +68,15 @@ def run_task(task: Task) -> list[Finished]:
         return task.mode.run(task)
     columns = columns_for(task.trace, [run.policy for run in task.runs])
     demand = task.trace.read(task.part, columns, task.steps)
+    rows = counted(demand, task.start)
     known = (0, 0, 0)
-    if demand.rows:
-        known = int(demand.step[0]), int(demand.seq_len[-1]), len(demand.positions)
+    if rows.rows:
+        known = int(rows.step[0]), int(rows.seq_len[-1]), len(rows.positions)
     return [
         Finished(
             *known,
             replay_part(demand, run.policy, run.buffer_size, task.start, seed=task.seed).misses,
-            demand.rows,
+            rows.rows,
             {},
         )
         for run in task.runs

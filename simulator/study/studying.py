@@ -22,6 +22,7 @@ from hisparse_sim.simulator.prefetch.prefetching import (
     without_prefetch,
 )
 from hisparse_sim.simulator.replay.kept import Kept
+from hisparse_sim.simulator.replay.replaying import check_arguments
 from hisparse_sim.simulator.replay.sweeping import BELADY, Progress, rows_kept, sweep
 from hisparse_sim.simulator.replay.tasks import Variant
 from hisparse_sim.simulator.serving.costs import model_of
@@ -113,7 +114,7 @@ def study(
     buffers
         Slots per request and layer; None: 1, 1.5, 2, 3 and 4 times the top_k.
     start
-        "staged" or "direct", as in `sweep`.
+        "staged" or "direct", as in `replay`.
     prefetchers
         Names or prefetchers; None: all that the traces have enough for; (): none.
     budgets
@@ -140,6 +141,8 @@ def study(
     top_k = max(trace.metadata.top_k for trace in of)
     given = tuple(int(times * top_k) for times in _SIZES) if buffers is None else several(buffers)
     sizes = tuple(dict.fromkeys(given))
+    for size in sizes:
+        check_arguments(size, start)
     notes = [
         f"{trace.name} has drafts: of every step only the first query is replayed"
         for trace in of

@@ -87,13 +87,23 @@ layer_option = click.option(
     callback=several(int),
     help="Only these layers, such as 4,9 or 0-5.",
 )
-start_option = click.option(
-    "--start",
-    type=click.Choice(["staged", "direct"]),
-    default="staged",
-    show_default=True,
-    help="staged: prefill on the same GPU; direct: prefill ran elsewhere, so the buffer starts "
-    "empty, as vLLM's rules always have it.",
+_STAGED_OR_DIRECT = (
+    "staged: prefill on the same GPU; direct: prefill ran elsewhere, so the buffer starts "
+    "empty, as vLLM's rules always have it."
+)
+
+
+def _start_option(starts: Sequence[str], help: str) -> Callable[[Any], Any]:
+    return click.option(
+        "--start", type=click.Choice(starts), default="staged", show_default=True, help=help
+    )
+
+
+start_option = _start_option(["staged", "direct"], _STAGED_OR_DIRECT)
+any_start_option = _start_option(
+    ["staged", "direct", "warm"],
+    f"{_STAGED_OR_DIRECT} warm: staged, and the last row of the prompt was fetched, for which the "
+    "first step stands, uncounted.",
 )
 selection_options = combined(
     click.option(
