@@ -270,7 +270,7 @@ def study_of(traces: Sequence[Trace]) -> dict[str, Any]:
         own["ahead"] = {
             f"{known} steps, {copies} copies": 1
             - us([fetched_ahead(each, known, copies) for each in eight], size) / us(eight, size)
-            for known, copies in ((1, 1), (8, 1), (8, 7))
+            for known, copies in ((1, 1), (8, 1), (1, 2))
         }
         own["budgets"] = budgets(sources, size)
         own["warm"] = warm(sources, size)
