@@ -94,7 +94,8 @@ def sweep(
         with drafts, resident tokens or vLLM the engine's default.
     start
         "staged": prefill on the same GPU left the first tokens in the buffer; "direct": it is
-        empty.
+        empty; "warm" (no drafts, no engine's rules): the last row of the prompt was fetched, for
+        which the first step stands, uncounted.
     compare_min
         Adds `excess_over_min`, the misses over those of MIN (Belady), minus 1.
     per_layer

@@ -114,7 +114,7 @@ def study(
     buffers
         Slots per request and layer; None: 1, 1.5, 2, 3 and 4 times the top_k.
     start
-        "staged" or "direct", as in `replay`.
+        "staged" or "direct", see `replay`.
     prefetchers
         Names or prefetchers; None: all that the traces have enough for; (): none.
     budgets
