@@ -8,6 +8,7 @@ the next access that its Belady needs. https://github.com/1a1a11a/libCacheSim, P
 from dataclasses import dataclass
 from pathlib import Path
 from time import process_time
+from typing import Any
 
 import libcachesim
 import numpy as np
@@ -20,6 +21,7 @@ CACHES = {
     "lru": libcachesim.LRU,
     "fifo": libcachesim.FIFO,
     "clock": libcachesim.Clock,
+    "clock-pro": libcachesim.ClockPro,
     "arc": libcachesim.ARC,
     "lfu": libcachesim.LFU,
     "belady": libcachesim.Belady,
@@ -66,14 +68,16 @@ def next_accesses(keys: NDArray[np.int64]) -> NDArray[np.int64]:
     return found
 
 
-def run(policy: str, path: Path, slots: int, hashpower: int = DEFAULT_HASHPOWER) -> Run:
-    """Replay a file from an empty cache of `slots` objects."""
+def run(
+    policy: str, path: Path, slots: int, hashpower: int = DEFAULT_HASHPOWER, **parameters: Any
+) -> Run:
+    """Replay a file from an empty cache of `slots` objects, with parameters as libCacheSim's."""
     reader = libcachesim.TraceReader(
         str(path),
         libcachesim.TraceType.ORACLE_GENERAL_TRACE,
         libcachesim.ReaderInitParam(ignore_obj_size=True),
     )
-    cache = CACHES[policy](cache_size=slots, hashpower=hashpower)
+    cache = CACHES[policy](cache_size=slots, hashpower=hashpower, **parameters)
     begin = process_time()
     miss_ratio, _ = cache.process_trace(reader)
     seconds = process_time() - begin

@@ -9,6 +9,7 @@ from hisparse_sim.policies.belady import BELADY
 from hisparse_sim.policies.blend import BLEND
 from hisparse_sim.policies.bucketed_lru import BUCKETED_LRU
 from hisparse_sim.policies.clock import CLOCK
+from hisparse_sim.policies.clock_pro import CLOCK_PRO
 from hisparse_sim.policies.decayed_frequency import DECAYED_FREQUENCY
 from hisparse_sim.policies.decayed_rank import DECAYED_RANK
 from hisparse_sim.policies.decayed_score import DECAYED_SCORE
@@ -80,6 +81,7 @@ POLICIES: dict[str, Policy] = {
         MQ,
         W_TINYLFU,
         LIRS,
+        CLOCK_PRO,
     )
 }
 

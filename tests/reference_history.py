@@ -96,3 +96,123 @@ class Lirs:
     def _limit(self) -> None:
         while len(self.stack) > int(self.stack_share * self.buffer_size) and self.evicted:
             self.stack.remove(self.evicted.pop(0))
+
+
+@dataclass
+class ClockPro:
+    """The circle begins at the hot hand; what enters it stands at its end, behind that hand."""
+
+    buffer_size: int
+    cold_share: float = 0.05
+    ghost_share: float = 1.0
+    circle: list[int] = field(default_factory=list)
+    hot: set[int] = field(default_factory=set)
+    cold: set[int] = field(default_factory=set)  # resident
+    tested: set[int] = field(default_factory=set)  # of the cold ones, and all that were evicted
+    marked: set[int] = field(default_factory=set)
+    cold_hand: int | None = None
+    test_hand: int | None = None
+    replacing: bool = False
+    demanded: set[int] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.room = self.least
+
+    @property
+    def least(self) -> int:
+        return max(1, int(self.cold_share * self.buffer_size))
+
+    def begin(self, step: int, demanded: set[int]) -> None:
+        self.demanded = demanded
+
+    def hit(self, slot: int, token: int) -> None:
+        self.marked.add(token)
+
+    def victim(self, token: int, slots: Slots, demanded: set[int]) -> int:
+        self.replacing = True
+        while True:
+            if self.cold <= demanded:
+                self._run_hot()
+            if self.cold_hand is None:
+                self.cold_hand = next(other for other in self.circle if other in self.cold)
+            seen = self.cold_hand
+            if seen in demanded:
+                self.cold_hand = self._after(seen, self.cold)
+                continue
+            self.cold_hand = self._after(seen, self.cold - {seen})
+            if seen not in self.marked:
+                self.cold.remove(seen)
+                if seen not in self.tested:
+                    self._leave(seen)
+                return slots.index(seen)
+            self.marked.remove(seen)
+            self._leave(seen)
+            if seen in self.tested:
+                self.cold.remove(seen)
+                self._enter_hot(seen)
+            else:
+                self.tested.add(seen)
+                self.circle.append(seen)
+
+    def insert(self, slot: int, token: int) -> None:
+        if token in self.tested:
+            self._leave(token)
+            self._enter_hot(token)
+        elif not self.replacing and len(self.hot) < self.buffer_size - self.least:
+            self.hot.add(token)
+            self.circle.append(token)
+        else:
+            self.cold.add(token)
+            self.tested.add(token)
+            self.circle.append(token)
+        while len(self.tested - self.cold) > int(self.ghost_share * self.buffer_size):
+            if self.test_hand is None:
+                self.test_hand = self.circle[0]
+            seen = self.test_hand
+            self.test_hand = self._after(seen, set(self.circle))
+            self._end_test(seen)
+        self.replacing = False
+
+    def _after(self, token: int, among: set[int]) -> int | None:
+        """Return the next of some tokens in the circle, which may be this one."""
+        place = self.circle.index(token) + 1
+        others = self.circle[place:] + self.circle[:place]
+        return next((other for other in others if other in among), None)
+
+    def _leave(self, token: int) -> None:
+        if self.test_hand == token:
+            self.test_hand = self._after(token, set(self.circle) - {token})
+        self.circle.remove(token)
+
+    def _end_test(self, token: int) -> None:
+        if token not in self.tested:
+            return
+        self.tested.remove(token)
+        if token not in self.cold:
+            self._leave(token)
+        if token not in self.marked:
+            self.room = max(self.least, self.room - 1)
+
+    def _enter_hot(self, token: int) -> None:
+        """It was used while it was on test."""
+        self.tested.remove(token)
+        self.hot.add(token)
+        self.circle.append(token)
+        self.room = min(self.buffer_size, self.room + 1)
+        while len(self.hot) > self.buffer_size - self.room and not self.hot <= self.demanded:
+            self._run_hot()
+
+    def _run_hot(self) -> None:
+        cooled = None
+        while cooled is None or (self.hot and self.circle[0] not in self.hot):
+            seen = self.circle[0]
+            self._end_test(seen)
+            if seen in self.hot and seen not in self.demanded:
+                if seen not in self.marked:
+                    cooled = seen
+                self.marked.discard(seen)
+            if self.circle and self.circle[0] == seen:  # the hand passes it
+                self.circle.append(self.circle.pop(0))
+            if cooled == seen:
+                self.hot.remove(seen)
+                self.cold.add(seen)

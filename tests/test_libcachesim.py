@@ -124,3 +124,15 @@ def test_lirs_misses_as_often_as_libcachesim_until_a_hit_that_changes_no_status(
         differing += ours.misses.sum() != theirs
     assert compared > 20 * ACCESSES / 5
     assert differing > 0
+
+
+def test_clock_pro_fills_the_buffer_where_libcachesim_keeps_room_for_hot_positions(
+    tmp_path: Path,
+) -> None:
+    """So libCacheSim misses again what it did not fetch, and its counts are no bar for ours."""
+    keys = np.tile(np.arange(10), 2)
+    path = tmp_path / "twice.oracleGeneral.bin"
+    libcachesim_runner.write_oracle_general(path, keys)
+    theirs = libcachesim_runner.run("clock-pro", path, 10, hashpower=12).misses
+    ours = replay_part(demand_of(one_a_step(keys, 10)), "clock-pro", 10, "direct")
+    assert (int(ours.misses.sum()), theirs) == (10, 15)
