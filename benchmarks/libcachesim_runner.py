@@ -23,6 +23,7 @@ CACHES = {
     "clock": libcachesim.Clock,
     "clock-pro": libcachesim.ClockPro,
     "arc": libcachesim.ARC,
+    "lecar": libcachesim.LeCaR,
     "lfu": libcachesim.LFU,
     "belady": libcachesim.Belady,
     "2q": libcachesim.TwoQ,

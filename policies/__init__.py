@@ -19,6 +19,7 @@ from hisparse_sim.policies.from_file import names_a_file, policy_of_file
 from hisparse_sim.policies.greedy_dual_score import GREEDY_DUAL_SCORE
 from hisparse_sim.policies.holt import HOLT
 from hisparse_sim.policies.hyperbolic import HYPERBOLIC
+from hisparse_sim.policies.lecar import LECAR
 from hisparse_sim.policies.lfu import LFU
 from hisparse_sim.policies.lfuda import LFUDA
 from hisparse_sim.policies.lirs import LIRS
@@ -82,6 +83,7 @@ POLICIES: dict[str, Policy] = {
         W_TINYLFU,
         LIRS,
         CLOCK_PRO,
+        LECAR,
     )
 }
 

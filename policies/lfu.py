@@ -73,10 +73,9 @@ def _unlink(state: State, slot: int) -> None:
 
 
 @hook
-def step(state: State, step: Step, now: int) -> None:
-    counts, last_use, waiting, chosen = state.counts, state.last_use, state.waiting, state.chosen
-    size = len(counts)
-
+def begin(state: State, step: Step, now: int) -> None:
+    """Link the slots that a step does not use, and no others."""
+    counts, last_use, chosen = state.counts, state.last_use, state.chosen
     linked = 0
     for slot in step.hits:  # without a branch, as below: which slots return is hard to predict
         chosen[linked] = slot
@@ -87,29 +86,53 @@ def step(state: State, step: Step, now: int) -> None:
         _unlink(state, slot)
 
     passed = 0
-    for slot in waiting[: state.waits[0]]:
+    for slot in state.waiting[: state.waits[0]]:
         chosen[passed] = slot
         passed += last_use[slot] != now
     lowest = state.lowest[0]
     for slot in chosen[:passed]:
         _link(state, slot)
         lowest = min(lowest, counts[slot])
-
-    for i in range(len(step.victims)):
-        victim = state.following[size + lowest]
-        while victim >= size:  # a sentinel: that list is empty
-            lowest += 1
-            victim = state.following[size + lowest]
-        _unlink(state, victim)
-        step.victims[i] = victim
-        counts[victim] = 1
-        last_use[victim] = now
     state.lowest[0] = lowest
 
+
+@hook
+def least(state: State) -> int:
+    """Return the slot with the lowest count that is linked, of equal ones the least recent."""
+    size, lowest = len(state.counts), state.lowest[0]
+    slot = state.following[size + lowest]
+    while slot >= size:  # a sentinel: that list is empty
+        lowest += 1
+        slot = state.following[size + lowest]
+    state.lowest[0] = lowest
+    return int(slot)
+
+
+@hook
+def fetch(state: State, slot: int, now: int) -> None:
+    """Let a step use a linked slot for what it fetches."""
+    _unlink(state, slot)
+    state.counts[slot] = 1
+    state.last_use[slot] = now
+
+
+@hook
+def end(state: State, step: Step) -> None:
+    """Remember what a step used, when it has its victims."""
     hits, misses = len(step.hits), len(step.victims)
-    copy(waiting, step.hits)
-    copy(waiting[hits:], step.victims)
+    copy(state.waiting, step.hits)
+    copy(state.waiting[hits:], step.victims)
     state.waits[0] = hits + misses
+
+
+@hook
+def step(state: State, step: Step, now: int) -> None:
+    begin(state, step, now)
+    for i in range(len(step.victims)):
+        victim = least(state)
+        fetch(state, victim, now)
+        step.victims[i] = victim
+    end(state, step)
 
 
 LFU = Policy(

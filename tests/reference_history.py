@@ -6,8 +6,9 @@ first.
 """
 
 from dataclasses import dataclass, field
+from math import exp
 
-from reference import Slots
+from reference import Random, Slots
 from reference_queues import oldest
 
 
@@ -216,3 +217,56 @@ class ClockPro:
             if cooled == seen:
                 self.hot.remove(seen)
                 self.cold.add(seen)
+
+
+class Lecar(Random):
+    """Algorithm 1 of the paper; draws from the same stream as random."""
+
+    def __init__(
+        self,
+        key: str,
+        buffer_size: int,
+        rate: float = 0.45,
+        discount: float = 0.005,
+        lru: float = 0.5,
+        ghost_share: float = 0.5,
+    ) -> None:
+        super().__init__(key)
+        self.rate, self.discount = rate, discount ** (1 / buffer_size)
+        self.weights = {"lru": lru, "lfu": 1 - lru}
+        self.most = int(ghost_share * buffer_size)
+        self.accesses = 0
+        self.count: dict[int, int] = {}
+        self.last: dict[int, int] = {}
+        self.ghosts: dict[str, dict[int, int]] = {"lru": {}, "lfu": {}}  # token -> access
+
+    def hit(self, slot: int, token: int) -> None:
+        self.accesses += 1
+        self.count[token] += 1
+        self.last[token] = self.accesses
+
+    def victim(self, token: int, slots: Slots, demanded: set[int]) -> int:
+        for by, other in (("lru", "lfu"), ("lfu", "lru")):
+            if token in self.ghosts[by]:
+                age = self.accesses - self.ghosts[by].pop(token)
+                self.weights[other] *= exp(self.rate * self.discount**age)
+                whole = sum(self.weights.values())
+                self.weights = {each: weight / whole for each, weight in self.weights.items()}
+                break
+        held = [each for each in slots if each is not None and each not in demanded]
+        chosen = {
+            "lru": min(held, key=lambda each: self.last[each]),
+            "lfu": min(held, key=lambda each: (self.count[each], self.last[each])),
+        }
+        if chosen["lru"] == chosen["lfu"]:
+            return slots.index(chosen["lru"])
+        by = "lru" if (self._draw() >> 11) / 2**53 < self.weights["lru"] else "lfu"
+        self.ghosts[by][chosen[by]] = self.accesses
+        if len(self.ghosts[by]) > self.most:
+            del self.ghosts[by][next(iter(self.ghosts[by]))]
+        return slots.index(chosen[by])
+
+    def insert(self, slot: int, token: int) -> None:
+        self.accesses += 1
+        self.count[token] = 1
+        self.last[token] = self.accesses

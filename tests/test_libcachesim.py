@@ -126,6 +126,35 @@ def test_lirs_misses_as_often_as_libcachesim_until_a_hit_that_changes_no_status(
     assert differing > 0
 
 
+@pytest.mark.parametrize("lru", [0.0, 1.0])
+def test_lecar_that_does_not_learn_misses_as_often_as_libcachesim(
+    lru: float, tmp_path: Path
+) -> None:
+    for seed in range(10):
+        keys, buffer_size = zipf(seed)
+        path = tmp_path / f"{seed}.oracleGeneral.bin"
+        libcachesim_runner.write_oracle_general(path, keys)
+        given = {"update_weight": False, "lru_weight": lru}
+        theirs = libcachesim_runner.run("lecar", path, buffer_size, hashpower=12, **given).misses
+        demand = demand_of(one_a_step(keys, buffer_size))
+        ours = replay_part(demand, f"lecar:rate=0.0,lru={lru}", buffer_size, "direct")
+        assert int(ours.misses.sum()) == theirs, f"seed {seed}"
+
+
+@pytest.mark.parametrize("sequence", [uniform, zipf])
+def test_lecar_misses_about_as_often_as_libcachesim(sequence: Keys, tmp_path: Path) -> None:
+    """Both draw, from streams of their own."""
+    ours = theirs = 0
+    for seed in range(20):
+        keys, buffer_size = sequence(seed)
+        path = tmp_path / f"{seed}.oracleGeneral.bin"
+        libcachesim_runner.write_oracle_general(path, keys)
+        theirs += libcachesim_runner.run("lecar", path, buffer_size, hashpower=12).misses
+        demand = demand_of(one_a_step(keys, buffer_size))
+        ours += int(replay_part(demand, "lecar", buffer_size, "direct").misses.sum())
+    assert ours == pytest.approx(theirs, rel=0.02)
+
+
 def test_clock_pro_fills_the_buffer_where_libcachesim_keeps_room_for_hot_positions(
     tmp_path: Path,
 ) -> None:

@@ -44,6 +44,11 @@ RULES: list[tuple[str, Make]] = [
     ("clock-pro:cold=0.4,ghosts=0.5", lambda _, size: learned.ClockPro(size, 0.4, 0.5)),
     ("clock-pro:cold=0.0,ghosts=3.0", lambda _, size: learned.ClockPro(size, 0.0, 3.0)),
     ("clock-pro:cold=1.0,ghosts=0.0", lambda _, size: learned.ClockPro(size, 1.0, 0.0)),
+    ("lecar", lambda stream, size: learned.Lecar(key(stream, size), size)),
+    (
+        "lecar:rate=2.0,discount=0.5,lru=0.9,ghost=3.0",
+        lambda stream, size: learned.Lecar(key(stream, size), size, 2.0, 0.5, 0.9, 3.0),
+    ),
     ("sampled-lru", lambda stream, size: rules.SampledLru(key(stream, size))),
     ("sampled-lru:candidates=1", lambda stream, size: rules.Random(key(stream, size))),
     ("set-associative-lru:ways=2", lambda _, size: rules.SetAssociativeLru(size, 2)),
