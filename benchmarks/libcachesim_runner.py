@@ -29,6 +29,7 @@ CACHES = {
     "2q": libcachesim.TwoQ,
     "hyperbolic": libcachesim.Hyperbolic,
     "lfuda": libcachesim.LFUDA,
+    "lhd": libcachesim.LHD,
     "lirs": libcachesim.LIRS,
     "lru-k": libcachesim.LRUK,
     "s3-fifo": libcachesim.S3FIFO,

@@ -22,6 +22,7 @@ from hisparse_sim.policies.hyperbolic import HYPERBOLIC
 from hisparse_sim.policies.lecar import LECAR
 from hisparse_sim.policies.lfu import LFU
 from hisparse_sim.policies.lfuda import LFUDA
+from hisparse_sim.policies.lhd import LHD
 from hisparse_sim.policies.lirs import LIRS
 from hisparse_sim.policies.lowest_score import LOWEST_SCORE
 from hisparse_sim.policies.lru import LRU
@@ -84,6 +85,7 @@ POLICIES: dict[str, Policy] = {
         LIRS,
         CLOCK_PRO,
         LECAR,
+        LHD,
     )
 }
 

@@ -9,7 +9,7 @@ otherwise. An empty slot has a lower value than any position.
 from dataclasses import dataclass
 from math import ceil, inf
 
-from reference import Slots, Step, Stream, without_newest
+from reference import Random, Slots, Step, Stream, without_newest
 
 
 @dataclass(frozen=True)
@@ -362,3 +362,75 @@ class BucketedLru(Rule):
         self, kept: list[int], victims: list[int], hits: list[int], row: list[int], slots: Slots
     ) -> list[int]:
         return sorted(kept + victims + hits)
+
+
+class Lhd(Rule):
+    """Counts of events by class and age; explorers are drawn from the stream of random."""
+
+    def set(
+        self, ages: int = 256, period: int = 32, decay: float = 0.9, explore: float = 0.01
+    ) -> None:
+        self.ages, self.period, self.decay = ages, period, decay
+        stream = self.told.stream
+        self.random = Random(f"0/{stream.request}/{stream.layer}/{self.size}")
+        self.room = int(explore * self.size)
+        self.explorers: set[int] = set()
+        self.last: dict[int, int] = {}
+        self.two: dict[int, list[int]] = {}  # position -> its ages at the last two uses
+        self.events: dict[tuple[str, int, int], float] = {}
+        self.density = {
+            (kind, age): (kind + 1) / (age + 1) / 16 for kind in range(16) for age in range(ages)
+        }
+
+    def kind(self, position: int) -> int:
+        both = sum(self.two.get(position, [self.ages, 0]))
+        return next((power for power in range(15) if both * 2**power >= self.ages), 15)
+
+    def age(self, position: int) -> int:
+        return min(self.now - self.last.get(position, 0), self.ages - 1)
+
+    def count(self, event: str, position: int) -> None:
+        key = event, self.kind(position), self.age(position)
+        self.events[key] = self.events.get(key, 0.0) + 1
+        self.explorers.discard(position)
+
+    def use(self, position: int) -> None:
+        self.last[position] = self.now
+        if self.random._draw() % 32 == 0 and len(self.explorers) < self.room:
+            self.explorers.add(position)
+
+    def begin(self, now: int, held: list[int], hits: list[int], missed: list[int]) -> None:
+        self.now = now
+        for position in hits:
+            self.count("hit", position)
+            self.two[position] = [self.two.get(position, [0, 0])[1], self.age(position)]
+            self.use(position)
+
+    def value(self, position: int, slot: int) -> float:
+        age = self.age(position)
+        if age == self.ages - 1:
+            return -2.0 + (position in self.explorers)
+        return self.density[self.kind(position), age] + (position in self.explorers)
+
+    def end(self, now: int, missed: list[int], evicted: list[int], highest: float) -> None:
+        for position in evicted:
+            self.count("eviction", position)
+        for position in missed:
+            self.two.pop(position, None)
+            self.use(position)
+        if now % self.period == 0:
+            for kind in range(16):
+                for age in range(self.ages):
+                    self.density[kind, age] = self.expected(kind, age)
+            self.events = {key: count * self.decay for key, count in self.events.items()}
+
+    def expected(self, kind: int, age: int) -> float:
+        """Return the hits at an age or later over the time that all live from it on."""
+        later = {
+            (event, at): count
+            for (event, of, at), count in self.events.items()
+            if of == kind and at >= age
+        }
+        hits = sum(count for (event, _), count in later.items() if event == "hit")
+        time = sum(count * (at - age + 1) for (_, at), count in later.items())
+        return hits / time if time else 0.0

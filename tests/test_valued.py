@@ -46,6 +46,8 @@ RULES: list[tuple[str, type[rules.Rule], dict[str, Any]]] = [
     ("lru-misses-last", rules.LruMissesLast, {}),
     ("bucketed-lru", rules.BucketedLru, {}),
     ("bucketed-lru", rules.BucketedLru, {"width": 2, "buckets": 3}),
+    ("lhd", rules.Lhd, HALF | {"period": 3, "explore": 0.5}),
+    ("lhd", rules.Lhd, {"period": 3, "decay": 1.0, "ages": 6, "explore": 0.3}),
     ("lru", rules.Lru, {}),
 ]
 each_rule = pytest.mark.parametrize(
