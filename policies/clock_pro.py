@@ -7,7 +7,7 @@ if it is on test; with a mark, the mark goes, and the slot enters anew, hot if i
 cold and on test. What is fetched while it is on test is hot. When there are too many hot slots, the
 hot hand takes the marks of those it passes and makes the first without one cold; it ends the tests
 of cold positions on its way to the next hot slot. If more evicted positions are on test than
-`ghosts` says, the test hand ends tests. The number of cold slots that hot ones leave room for grows
+`ghost` says, the test hand ends tests. The number of cold slots that hot ones leave room for grows
 with every use on test, and shrinks with every test that ends without one.
 
 The step's own slots are passed and keep their marks. A step may miss more than there are cold
@@ -53,7 +53,7 @@ _NONE = -1  # no position
 @dataclass(frozen=True)
 class Parameters:
     cold: float = parameter(0.05, "share of the buffer for cold slots, at least", least=0, most=1)
-    ghosts: float = parameter(1.0, "evicted positions on test, in buffers", least=0)
+    ghost: float = parameter(1.0, "evicted positions on test, in buffers", least=0)
 
 
 class State(NamedTuple):
@@ -75,7 +75,7 @@ def state(setup: Setup) -> State:
         nodes[circle, positions] = np.roll(positions, -1)
         nodes[circle + 1, positions] = np.roll(positions, 1)
     hands = [0, _NONE, _NONE, hots] if setup.filled else [_NONE] * 4
-    most = int(chosen.ghosts * size)
+    most = int(chosen.ghost * size)
     return State(nodes, np.array([*hands, least, hots, 0, 0, 0, filled, least, most, size]))
 
 

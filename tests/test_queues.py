@@ -41,9 +41,9 @@ RULES: list[tuple[str, Make]] = [
     ("lirs:queue=0.0,stack=4.0", lambda _, size: learned.Lirs(size, 0.0, 4.0)),
     ("lirs:queue=1.0", lambda _, size: learned.Lirs(size, 1.0)),
     ("clock-pro", lambda _, size: learned.ClockPro(size)),
-    ("clock-pro:cold=0.4,ghosts=0.5", lambda _, size: learned.ClockPro(size, 0.4, 0.5)),
-    ("clock-pro:cold=0.0,ghosts=3.0", lambda _, size: learned.ClockPro(size, 0.0, 3.0)),
-    ("clock-pro:cold=1.0,ghosts=0.0", lambda _, size: learned.ClockPro(size, 1.0, 0.0)),
+    ("clock-pro:cold=0.4,ghost=0.5", lambda _, size: learned.ClockPro(size, 0.4, 0.5)),
+    ("clock-pro:cold=0.0,ghost=3.0", lambda _, size: learned.ClockPro(size, 0.0, 3.0)),
+    ("clock-pro:cold=1.0,ghost=0.0", lambda _, size: learned.ClockPro(size, 1.0, 0.0)),
     ("lecar", lambda stream, size: learned.Lecar(key(stream, size), size)),
     (
         "lecar:rate=2.0,discount=0.5,lru=0.9,ghost=3.0",
