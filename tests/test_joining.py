@@ -718,6 +718,16 @@ def test_rates_of_different_runs_are_no_curve(
     assert read_miss_curve(file, "lru", 1.0, 2).rates == {8: 0.5, 16: 0.25}
 
 
+def test_rates_by_other_rules_are_no_curve(tmp_path: Path) -> None:
+    """Of drafts they are over the positions of several queries, and cost other times."""
+    file = tmp_path / "m.csv"
+    file.write_text('rules,buffer,miss_rate\n"sglang, 4 draft tokens, 2.7 accepted",8,0.5\n')
+    with pytest.raises(TraceError, match="by the rules of sglang, 4 draft tokens"):
+        read_miss_curve(file, "lru", 1.0, 2)
+    file.write_text("rules,buffer,miss_rate\n,8,0.5\n")
+    assert read_miss_curve(file, "lru", 1.0, 2).rates == {8: 0.5}
+
+
 def test_a_miss_curve_without_rows(tmp_path: Path) -> None:
     file = tmp_path / "m.csv"
     file.write_text("buffer,miss_rate\n")

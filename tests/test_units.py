@@ -185,7 +185,7 @@ def test_rows_that_were_written_keep_it(blocks: Path, tokens: Path, tmp_path: Pa
     assert "Positions and slots are blocks of 4 tokens: no cost is computed." in said
     assert "MB" not in said
     assert "default" not in said
-    assert data.token_rows(results[0].rows).empty
+    assert data.priced_rows(results[0].rows).empty
     page = tmp_path / "report.html"
     pytest.importorskip("vl_convert")
     assert run("report", curve, "-o", page).exit_code == 0
@@ -196,5 +196,13 @@ def test_rows_that_were_written_keep_it(blocks: Path, tokens: Path, tmp_path: Pa
     text = page.read_text()
     assert "Positions are blocks of 4 tokens in blocks; bytes, time" in text
     assert 'id="swap-in"' in text
+    drafts = tmp_path / "drafts.csv"
+    assert run("sweep", tokens, "--draft-tokens", "2", "--policy", "epoch-clock", "--buffer", "16",
+               "--model", "glm-5.1", "--quiet", "-o", drafts).exit_code == 0  # fmt: skip
+    assert run("report", drafts, "-o", page).exit_code == 0
+    text = page.read_text()
+    assert "computed for one query a step with all KV on the host, not for tokens" in text
+    assert 'id="swap-in"' not in text
+    assert "Over the link" not in text
     both = pd.concat([pd.read_csv(path) for path in (curve, priced)], ignore_index=True)
-    assert np.array_equal(data.token_rows(both)["trace"].unique(), ["tokens"])
+    assert np.array_equal(data.priced_rows(both)["trace"].unique(), ["tokens"])

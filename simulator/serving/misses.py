@@ -278,8 +278,8 @@ def read_miss_curve(
     tokens of the requests that were swept. `unit`: what their positions are.
 
     Raises TraceError if the file cannot be read, has no rows, has a rate that is none (missing,
-    negative, above 1), holds several traces, starts, seeds or selections of one trace, or counts no
-    tokens.
+    negative, above 1), holds several traces, starts, seeds or selections of one trace, counts no
+    tokens, or follows other rules than those of the plain replay.
     """
     file, policy = Path(path), get_policy(policy).name
     of_facts = file.suffix.lower() == ".parquet" and is_facts(file)
@@ -301,6 +301,13 @@ def read_miss_curve(
         units = " and ".join(map(plural, sorted(others)))
         wanted = "single tokens" if unit == TOKEN else plural(unit)
         raise TraceError(f"{file} counts {units}, and serving models need {wanted}")
+    if "rules" in rows and rows["rules"].notna().any():
+        rules = rows["rules"].dropna().iloc[0]
+        raise TraceError(
+            f"{file} has misses by the rules of {rules}, and a miss curve is of one query a step"
+            f" with all KV on the host: sweep without drafts, resident tokens and vLLM, or give a"
+            f" `trace`"
+        )
     if "policy" in rows:
         swept = ", ".join(dict.fromkeys(rows["policy"].dropna()))
         rows = rows[rows["policy"].str.lower().replace(ALIASES) == policy]

@@ -23,14 +23,20 @@ def section(
 ) -> str:
     """Return the swap-in times and what fits into memory for the joined rows `swept`.
 
-    `times`: of the rows that count tokens, None if there are none. `shared`: the parameters that
+    `times`: of the rows that are priced, None if there are none. `shared`: the parameters that
     all charts have in common."""
-    rows = data.token_rows(swept)
+    rows = data.priced_rows(swept)
     text = ""
     if blocks := blocks_of(swept):
         text = (
             f'<p class="wide">Positions are {escape(blocks)}; bytes, time and memory are computed'
             " for tokens only.</p>"
+        )
+    if "rules" in swept and swept["rules"].notna().any():
+        named = ", ".join(dict.fromkeys(swept.loc[swept["rules"].notna(), "trace"]))
+        text += (
+            '<p class="wide">Time and memory are computed for one query a step with all KV on the'
+            f" host, not for {escape(named)}.</p>"
         )
     if times is None:
         return text

@@ -100,10 +100,12 @@ def curve_table(rows: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
     return kept[wanted], notes
 
 
-def token_rows(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows whose positions are tokens: bytes, time and memory are not known for
-    others."""
-    return rows[rows["unit"].fillna(TOKEN) == TOKEN] if "unit" in rows else rows
+def priced_rows(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows that `sweep --link` and `--ratio` price: of tokens, by no rules but those of
+    the plain replay."""
+    if "unit" in rows:
+        rows = rows[rows["unit"].fillna(TOKEN) == TOKEN]
+    return rows[rows["rules"].isna()] if "rules" in rows else rows
 
 
 class Times(NamedTuple):

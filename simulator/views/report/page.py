@@ -120,10 +120,10 @@ class Page:
         last = summed["policy"].eq(self.policy)  # lines are drawn in this order
         ordered = summed.loc[last.sort_values(kind="stable").index]
         self.drawn.tables["sweep"] = data.columns(ordered)
-        tokens = data.token_rows(self.rows)
-        if not tokens.empty:
+        priced = data.priced_rows(self.rows)
+        if not priced.empty:
             sweep = next(result for result in self.results if result.kind == "sweep")
-            self.times = data.times_table(tokens, sweep.parameters, self.profiles)
+            self.times = data.times_table(priced, sweep.parameters, self.profiles)
 
     def _of_misses(self) -> list[tuple[str, str, str]]:
         """Return the sections on rows of sweeps and on rolling curves."""
