@@ -1,10 +1,5 @@
 """Traces and results behind URLs, in an S3-compatible store on loopback, with the faults of one."""
 
-import threading
-import time
-from collections.abc import Iterator
-from http.client import HTTPConnection
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -14,113 +9,17 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner, Result
 from make_traces import drift, metadata, table, write, write_table
+from store_servers import S3
 
 import hisparse_sim as hs
 from hisparse_sim.cli import cli
 from hisparse_sim.simulator.replay.result_files import read_rows
-from hisparse_sim.traces import TraceError, open_trace, remote
-from hisparse_sim.traces.remote import Url, place_of
+from hisparse_sim.traces import TraceError, open_trace
+from hisparse_sim.traces.publish import Target
+from hisparse_sim.traces.remote import place_of
 
-pytest.importorskip("s3fs", reason="needs the extra [remote]")
-moto = pytest.importorskip("moto.server", reason="needs moto")
+pytest_plugins = ["stores"]
 pytestmark = pytest.mark.xdist_group("remote")
-
-
-class Store:
-    """A server between client and store, which counts, delays, cuts and refuses."""
-
-    def __init__(self, store: tuple[str, int]) -> None:
-        self.asked: list[tuple[str, str, str]] = []  # method, path, range
-        self.bytes_read = 0
-        self.faults: dict[str, int] = {}  # kind -> how many requests of a range still meet it
-        self.delay_s = 0.0
-        outer = self
-
-        class Between(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def answer(self) -> None:
-                outer.answer(self, store)
-
-            do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = answer
-
-            def log_message(self, *_: Any) -> None:
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Between)
-        self.url = f"http://127.0.0.1:{self.server.server_port}"
-
-    def answer(self, asked: BaseHTTPRequestHandler, store: tuple[str, int]) -> None:
-        wanted = asked.headers.get("Range", "")
-        self.asked.append((asked.command, asked.path, wanted))
-        body = asked.rfile.read(int(asked.headers.get("Content-Length") or 0))
-        fault = next((kind for kind, left in self.faults.items() if left > 0), "") if wanted else ""
-        if fault:
-            self.faults[fault] -= 1
-        time.sleep(self.delay_s)
-        if fault == "500":
-            asked.send_response(500)
-            asked.send_header("Content-Length", "0")
-            asked.end_headers()
-            return
-        connection = HTTPConnection(*store)
-        connection.request(asked.command, asked.path, body, dict(asked.headers))
-        found = connection.getresponse()
-        content = found.read()
-        connection.close()
-        asked.send_response(found.status)
-        for name, value in found.getheaders():
-            if name.lower() not in ("connection", "transfer-encoding", "server", "date"):
-                asked.send_header(name, value)
-        if "content-length" not in map(str.lower, dict(found.getheaders())):
-            asked.send_header("Content-Length", str(len(content)))
-        asked.end_headers()
-        if asked.command == "HEAD":
-            return
-        if fault == "cut":
-            asked.wfile.write(content[: len(content) // 2])
-            asked.close_connection = True
-            return
-        if fault == "changed":
-            content = content[:-1] + bytes([content[-1] ^ 1])
-        self.bytes_read += len(content) * (asked.command == "GET")
-        asked.wfile.write(content)
-
-
-@pytest.fixture(scope="module")
-def running() -> Iterator[Store]:
-    server = moto.ThreadedMotoServer("127.0.0.1", 0, verbose=False)
-    server.start()
-    between = Store(server.get_host_and_port())
-    threading.Thread(target=between.server.serve_forever, daemon=True).start()
-    yield between
-    between.server.shutdown()
-    between.server.server_close()
-    server.stop()
-
-
-@pytest.fixture
-def store(running: Store, monkeypatch: pytest.MonkeyPatch) -> Store:
-    import fsspec
-
-    for name, value in {
-        "AWS_ENDPOINT_URL": running.url,
-        "AWS_ACCESS_KEY_ID": "a",
-        "AWS_SECRET_ACCESS_KEY": "b",
-        "AWS_DEFAULT_REGION": "us-east-1",
-        "AWS_CONFIG_FILE": "/nonexistent",
-        "AWS_SHARED_CREDENTIALS_FILE": "/nonexistent",
-    }.items():
-        monkeypatch.setenv(name, value)
-    system = fsspec.filesystem("s3")
-    if not system.exists("bucket"):
-        system.mkdir("bucket")
-    for path in system.find("bucket"):
-        system.rm(path)
-    system.invalidate_cache()
-    running.faults, running.delay_s, running.bytes_read = {}, 0.0, 0
-    running.asked.clear()
-    return running
 
 
 PARTS = [
@@ -137,7 +36,7 @@ def local(tmp_path: Path) -> Path:
 
 def put(local: Path, *urls: str) -> str:
     for url in urls:
-        Url(url).put(local)
+        Target(url, force=True).put(local)
     return urls[0]
 
 
@@ -150,7 +49,7 @@ def counted(trace: str | Path, *settings: Any) -> pd.DataFrame:
     return hs.sweep(trace, *settings).rows.drop(columns="trace_sha256")
 
 
-def test_a_trace_is_read_from_a_store(store: Store, local: Path) -> None:
+def test_a_trace_is_read_from_a_store(s3: S3, local: Path) -> None:
     url = put(local, "s3://bucket/traces/t.parquet")
     trace = open_trace(url)
     here = open_trace(local)
@@ -163,7 +62,7 @@ def test_a_trace_is_read_from_a_store(store: Store, local: Path) -> None:
     pd.testing.assert_frame_equal(hs.locality(url), hs.locality(local))
 
 
-def test_only_the_columns_and_row_groups_asked_for_are_read(store: Store, tmp_path: Path) -> None:
+def test_only_the_columns_and_row_groups_asked_for_are_read(s3: S3, tmp_path: Path) -> None:
     from dataclasses import replace
 
     import numpy as np
@@ -174,55 +73,54 @@ def test_only_the_columns_and_row_groups_asked_for_are_read(store: Store, tmp_pa
     ]
     local = write(tmp_path / "scored.parquet", scored, metadata(top_k=64, num_layers=8))
     trace = open_trace(put(local, "s3://bucket/scored.parquet"))
-    footer_bytes = store.bytes_read
-    store.asked.clear()
+    footer_bytes = s3.bytes_read
+    s3.asked.clear()
     trace.read(trace.parts[5])
-    assert {method for method, _, _ in store.asked} == {"GET"}
-    assert len(store.asked) == 5  # request, layer, step, seq_len, positions
+    assert {asked.method for asked in s3.asked} == {"GET"}
+    assert len(s3.asked) == 5  # request, layer, step, seq_len, positions
     group = trace._groups.metadata.row_group(5)  # type: ignore[attr-defined]
     sizes = [group.column(number).total_compressed_size for number in range(5)]
-    assert store.bytes_read - footer_bytes == sum(sizes)
+    assert s3.bytes_read - footer_bytes == sum(sizes)
     whole = local.stat().st_size
     assert trace.sha256  # told by the digest
-    assert store.bytes_read < whole / 4
+    assert s3.bytes_read < whole / 4
 
 
 @pytest.mark.parametrize(("fault", "times"), [("500", 2), ("cut", 2), ("cut", 5)])
-def test_faults_that_pass_are_passed(store: Store, local: Path, fault: str, times: int) -> None:
+def test_faults_that_pass_are_passed(s3: S3, local: Path, fault: str, times: int) -> None:
     url = put(local, "s3://bucket/t.parquet")
     expected = counted(local, ["lru"], [64])
-    store.faults = {fault: times}
+    s3.faults = {fault: times}
     pd.testing.assert_frame_equal(counted(url, ["lru"], [64]), expected)
-    assert store.faults[fault] == 0
+    assert s3.faults[fault] == 0
 
 
-def test_a_slow_store_is_waited_for(store: Store, local: Path) -> None:
+def test_a_slow_store_is_waited_for(s3: S3, local: Path) -> None:
     url = put(local, "s3://bucket/t.parquet")
-    store.delay_s = 0.05
+    s3.delay_s = 0.05
     assert len(hs.sweep(url, ["lru"], [64]).rows) == 1
 
 
 def test_faults_that_stay_are_one_sentence(
-    store: Store, local: Path, monkeypatch: pytest.MonkeyPatch
+    s3: S3, local: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remote, "_PAUSES_S", (0.0, None))
     url = put(local, "s3://bucket/t.parquet")
-    store.faults = {"changed": 10**6}
+    s3.faults = {"changed": 10**6}
     changed = run("sweep", url, "--buffer", "64")
     assert (changed.exit_code, "Traceback" in changed.stderr) == (1, False)
     assert url in changed.stderr
     trace = None
-    store.faults = {}
+    s3.faults = {}
     trace = open_trace(url)
-    store.faults = {"changed": 10**6}
+    s3.faults = {"changed": 10**6}
     with pytest.raises(TraceError, match="checksum"):
         trace.read(trace.parts[0])
-    store.faults = {}
+    s3.faults = {}
     for wrong, said in [
         ("s3://bucket/none.parquet", "s3://bucket/none.parquet does not exist"),
         ("s3://nobucket/t.parquet", "does not exist"),
         ("s3://bucket/none/*.parquet", "no file matches"),
-        ("http://127.0.0.1:1/t.parquet", "does not exist"),
+        ("http://127.0.0.1:1/t.parquet", "cannot be read: Cannot connect to host 127.0.0.1:1"),
         ("what://x/t.parquet", "cannot be opened"),
     ]:
         refused = run("sweep", wrong, "--buffer", "64")
@@ -231,7 +129,7 @@ def test_faults_that_stay_are_one_sentence(
         assert "Traceback" not in refused.stderr
 
 
-def test_globs_folders_and_hive_layout(store: Store, local: Path, tmp_path: Path) -> None:
+def test_globs_folders_and_hive_layout(s3: S3, local: Path, tmp_path: Path) -> None:
     names = ["model=a/part-0.parquet", "model=a/part-1.parquet", "model=b/part-0.parquet"]
     urls = [f"s3://bucket/set/{name}" for name in names]
     put(local, *urls, "s3://bucket/set/_metadata", "s3://bucket/set/_tmp/x.parquet")
@@ -252,9 +150,7 @@ def test_globs_folders_and_hive_layout(store: Store, local: Path, tmp_path: Path
     assert run("sweep", folder.parent, "--buffer", "64", "--policy", "lru").exit_code == 0
 
 
-def test_folders_of_requests_and_layers_are_one_trace(
-    store: Store, local: Path, tmp_path: Path
-) -> None:
+def test_folders_of_requests_and_layers_are_one_trace(s3: S3, local: Path, tmp_path: Path) -> None:
     for part in PARTS:
         rows = table([part]).drop_columns(["request", "layer"])
         file = write_table(tmp_path / "part.parquet", rows, metadata(top_k=32))
@@ -262,11 +158,11 @@ def test_folders_of_requests_and_layers_are_one_trace(
     trace = open_trace("s3://bucket/t/")
     assert trace.parts == open_trace(local).parts
     again = open_trace("s3://bucket/t/")
-    store.asked.clear()
+    s3.asked.clear()
     assert trace.sha256 == again.sha256
-    assert not store.asked
+    assert not s3.asked
     trace.read(trace.parts[5])
-    assert {unquote(path) for _, path, _ in store.asked} == {
+    assert {unquote(asked.path) for asked in s3.asked} == {
         "/bucket/t/layer=1/request=b/part-0.parquet"
     }
     pd.testing.assert_frame_equal(
@@ -285,7 +181,7 @@ def test_folders_of_requests_and_layers_are_one_trace(
 
 
 def test_results_are_written_to_a_store_and_read(
-    store: Store, local: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    s3: S3, local: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     url = put(local, "s3://bucket/t.parquet")
@@ -316,7 +212,7 @@ def test_results_are_written_to_a_store_and_read(
     assert not list(tmp_path.glob("*.partial"))
 
 
-def test_arrow_and_traces_of_other_writers(store: Store, local: Path, tmp_path: Path) -> None:
+def test_arrow_and_traces_of_other_writers(s3: S3, local: Path, tmp_path: Path) -> None:
     arrow = write(tmp_path / "t.arrow", PARTS, metadata(top_k=32))
     with pytest.raises(TraceError, match="copy it to one"):
         open_trace(put(arrow, "s3://bucket/t.arrow"))

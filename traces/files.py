@@ -13,7 +13,8 @@ from typing import IO, NamedTuple
 
 from hisparse_sim.traces.errors import TraceError
 from hisparse_sim.traces.folders import ARROW_SUFFIX, belongs, is_folder, traces_below
-from hisparse_sim.traces.remote import Url, place_of, uploaded
+from hisparse_sim.traces.publish import Target, target_of, uploaded
+from hisparse_sim.traces.remote import Url, place_of
 
 # Most file systems take 255; the files that lie beside it while it is made have longer names.
 _LONGEST_NAME_BYTES = 240
@@ -31,9 +32,9 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
 
     Raises TraceError naming `path` if it cannot be written (an OSError inside the block counts).
     """
-    refuse_unwritable(path)
-    target = place_of(path)
-    if isinstance(target, Url):
+    target = target_of(path)
+    refuse_unwritable(target)
+    if isinstance(target, Target):
         with uploaded(target) as temporary:
             yield temporary
         return
@@ -165,8 +166,8 @@ def holds_trace(path: str | os.PathLike[str]) -> bool:
 
 def refuse_unwritable(path: str | os.PathLike[str]) -> None:
     """Raise TraceError if `path` cannot be written; called before long work."""
-    target = place_of(path)
-    if isinstance(target, Url):
+    target = target_of(path)
+    if isinstance(target, Target):
         target.refuse_unwritable()
         return
     if len(os.fsencode(target.name)) > _LONGEST_NAME_BYTES:

@@ -8,21 +8,16 @@ import hashlib
 import io
 import os
 import re
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
-from tempfile import TemporaryDirectory
 from types import SimpleNamespace
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
+from hisparse_sim.traces.asking import asking, is_absent, tried
 from hisparse_sim.traces.errors import TraceError
-
-T = TypeVar("T")
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://.")
 _PIECE_BYTES = 1 << 23  # of a whole file that is streamed
-_PAUSES_S = (0.2, 0.8, 3.2, None)  # after each try to read
 
 
 def is_url(text: object) -> bool:
@@ -44,6 +39,8 @@ class Url:
 
     def __init__(self, text: str) -> None:
         self._text = text
+        self.on_the_web = text.startswith(("http://", "https://"))
+        self._sends_parts = False  # whether a web server was seen to do so
 
     def __str__(self) -> str:
         return self._text
@@ -98,41 +95,68 @@ class Url:
 
     def exists(self) -> bool:
         """Return whether there is a file or folder. Raises TraceError if nobody answers."""
-        system, path = self._system()
-        with _asking(self):
-            return bool(system.exists(path))
+        return self.info() is not None
 
     def is_dir(self) -> bool:
         """Return whether there is a folder. Raises TraceError if nobody answers."""
-        system, path = self._system()
-        with _asking(self):
-            return bool(system.isdir(path))
+        return (self.info() or {}).get("type") == "directory"
 
     def is_file(self) -> bool:
         """Return whether there is a file. Raises TraceError if nobody answers."""
-        system, path = self._system()
-        with _asking(self):
-            return bool(system.isfile(path))
+        return (self.info() or {}).get("type") == "file"
+
+    def info(self) -> dict[str, Any] | None:
+        """Return what the store tells about it now; None if it is not there.
+
+        Raises TraceError if nobody answers.
+        """
+        system, path = self.system()
+
+        def ask() -> dict[str, Any] | None:
+            system.invalidate_cache()
+            try:
+                found: dict[str, Any] = system.info(path)
+            except FileNotFoundError as error:
+                if is_absent(error):
+                    return None
+                raise
+            return found
+
+        return tried(self, ask)
 
     def stat(self) -> SimpleNamespace:
         """Return the size, and in the place of a time what changes when the file is written again.
 
-        Raises TraceError if it is not there or nobody answers.
+        Raises TraceError if it is not there, nobody answers, or the server does not send parts.
         """
-        system, path = self._system()
-
-        def info() -> dict[str, Any]:
-            system.invalidate_cache()
-            found: dict[str, Any] = system.info(path)
-            return found
-
-        found = _tried(self, info)
+        found = self.info()
+        if found is None:
+            raise TraceError(f"{self} does not exist")
         if found["size"] is None:
             raise TraceError(f"{self} cannot be read: the server does not tell how large it is")
-        names = ("ETag", "etag", "md5Hash", "LastModified", "Last-Modified", "mtime", "created")
-        marks = str([found.get(name) for name in names]).encode()
-        mark = int.from_bytes(hashlib.sha256(marks).digest()[:7], "little")
-        return SimpleNamespace(st_size=int(found["size"]), st_mtime_ns=mark)
+        size_bytes = int(found["size"])
+        if self.on_the_web and not self._sends_parts:
+            self._refuse_whole(size_bytes)
+        return SimpleNamespace(st_size=size_bytes, st_mtime_ns=mark_of(found))
+
+    def _refuse_whole(self, size_bytes: int) -> None:
+        """Raise TraceError if a web server ignores `Range`: it would send all for each part."""
+        system, path = self.system()
+
+        def last_byte() -> None:
+            with system.open(path, block_size=1, cache_type="none", size=size_bytes) as file:
+                file.seek(size_bytes - 1)
+                try:
+                    file.read(1)
+                except ValueError:
+                    raise TraceError(
+                        f"{self} cannot be read: the server sends whole files only, not the parts"
+                        " that are asked for; download it and name the local file"
+                    ) from None
+
+        if size_bytes > 1:
+            tried(self, last_byte)
+        self._sends_parts = True
 
     def open(self, mode: str = "rb", **_: Any) -> io.BufferedReader:
         """Open it to read its bytes, no more of them than are asked for."""
@@ -140,44 +164,32 @@ class Url:
         return io.BufferedReader(Ranges(self))
 
     def fetch(self, begins: list[int], ends: list[int]) -> list[bytes]:
-        """Return ranges of bytes, all asked for at once. Raises TraceError."""
-        system, path = self._system()
+        """Return ranges of bytes, all asked for at once where that can be. Raises TraceError."""
+        system, path = self.system()
 
         def ranges() -> list[bytes]:
-            found: list[bytes] = system.cat_ranges([path] * len(begins), begins, ends)
+            found: list[Any]
+            if system.async_impl:
+                found = system.cat_ranges([path] * len(begins), begins, ends)
+            else:  # which opens the file for each range, and would read ahead
+                extents = zip(begins, ends, strict=True)
+                found = [system.cat_file(path, *each, cache_type="none") for each in extents]
             for piece, begin, end in zip(found, begins, ends, strict=True):
+                if isinstance(piece, BaseException):
+                    raise piece
                 if len(piece) != end - begin:
                     raise ValueError(f"{len(piece)} bytes came in place of {end - begin}")
             return found
 
-        return _tried(self, ranges) if begins else []
+        return tried(self, ranges) if begins else []
 
-    def put(self, source: Path) -> None:
-        """Write a file to it, which replaces what is there when all has arrived.
-
-        Raises TraceError.
-        """
-        system, path = self._system()
-        with _asking(self, "written"):
-            system.put_file(str(source), path)
-
-    def refuse_unwritable(self) -> None:
-        """Raise TraceError if it cannot be written, as far as that can be told."""
-        if self._text.startswith(("http://", "https://")):
-            raise TraceError(f"{self} cannot be written: a web server takes no files")
-        system, path = self._system()
-        if self._text.startswith(("s3:", "s3a:", "gs:", "gcs:")):
-            with _asking(self, "written"):
-                if not system.exists(path.partition("/")[0]):
-                    raise TraceError(f"{self} cannot be written: there is no such bucket")
-
-    def _system(self) -> tuple[Any, str]:
-        """Return the file system, which fsspec keeps, and the path in it."""
+    def system(self) -> tuple[Any, str]:
+        """Return the file system, which fsspec keeps, and the path in it. Raises TraceError."""
         try:
             from fsspec.core import url_to_fs
         except ImportError:
             raise TraceError(f"{self} needs fsspec: pip install '.[remote]'") from None
-        with _asking(self, "opened"):
+        with asking(self, "opened"):
             system, path = url_to_fs(self._text)
         return system, path
 
@@ -235,53 +247,32 @@ class Ranges(io.RawIOBase):
         return self._url.fetch([begin], [end])[0]
 
 
-@contextmanager
-def uploaded(url: Url) -> Iterator[Path]:
-    """Yield a path to write to; the file is put there when the block ends without an exception."""
-    with TemporaryDirectory() as folder:
-        path = Path(folder) / (url.name or "file")
-        yield path
-        url.put(path)
-
-
 def found_by(pattern: str) -> list[str]:
     """Return the URLs of the files that a glob finds, or all below a folder, sorted.
 
     Raises TraceError if nobody answers.
     """
     url = Url(pattern)
-    system, path = url._system()
-    with _asking(url):
+    system, path = url.system()
+
+    def names() -> list[str]:
         system.invalidate_cache()
-        names = system.find(path) if not re.search(r"[*?[]", path) else system.glob(path)
-        return sorted(system.unstrip_protocol(name) for name in names)
+        find = system.find if not re.search(r"[*?[]", path) else system.glob
+        # Web folders are read one by one: else one that cannot be read would count as empty.
+        settings = {"on_error": "raise"} if url.on_the_web else {}
+        try:
+            found = find(path, **settings)
+        except FileNotFoundError as error:
+            if not is_absent(error):
+                raise
+            return []
+        return sorted(system.unstrip_protocol(name) for name in found)
+
+    return tried(url, names)
 
 
-def _tried(url: Url, ask: Callable[[], T]) -> T:
-    """Ask several times, with growing pauses: for a body that is cut, or a server that is busy."""
-    with _asking(url):
-        for pause in _PAUSES_S:
-            try:
-                return ask()
-            except Exception as error:
-                given = isinstance(error, FileNotFoundError | PermissionError | ImportError)
-                if given or pause is None:
-                    raise
-                time.sleep(pause)
-        raise AssertionError
-
-
-@contextmanager
-def _asking(url: Url, purpose: str = "read") -> Iterator[None]:
-    """Turn what file systems raise, which has no common base, into one sentence."""
-    try:
-        yield
-    except TraceError:
-        raise
-    except FileNotFoundError:
-        raise TraceError(f"{url} does not exist") from None
-    except ImportError as error:
-        raise TraceError(f"{url} cannot be {purpose}: pip install '.[remote]' ({error})") from None
-    except Exception as error:
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
-        raise TraceError(f"{url} cannot be {purpose}: {reason}") from error
+def mark_of(info: dict[str, Any]) -> int:
+    """Return what changes when a file is written again, of all that stores tell."""
+    names = "size ETag etag md5Hash LastModified Last-Modified mtime created blob_id".split()
+    marks = str([info.get(name) for name in names]).encode()
+    return int.from_bytes(hashlib.sha256(marks).digest()[:7], "little")

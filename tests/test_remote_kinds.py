@@ -1,0 +1,81 @@
+"""What holds of a trace behind every kind of URL: https://, s3://, gs:// and hf://."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from make_traces import drift, metadata, write
+
+from hisparse_sim.cli import cli
+from hisparse_sim.traces import TraceError, open_trace
+from hisparse_sim.traces.commands.options import expand
+
+pytest_plugins = ["stores"]
+pytestmark = pytest.mark.xdist_group("remote")
+
+PARTS = [drift(layer=layer, steps=60, top_k=32) for layer in range(4)]
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("kinds") / "t.parquet"
+    return write(path, PARTS, metadata(top_k=32))
+
+
+@pytest.fixture
+def url(store: Any, local: Path) -> str:
+    store.push("set/t.parquet", local.read_bytes())
+    store.forget()
+    return f"{store.root}/set/t.parquet"
+
+
+def assert_reads_as(url: str, local: Path) -> None:
+    there, here = open_trace(url), open_trace(local)
+    assert (there.name, there.parts, there.metadata) == ("t", here.parts, here.metadata)
+    for part in here.parts:
+        assert there.read(part).positions.tolist() == here.read(part).positions.tolist()
+
+
+def test_it_is_read(url: str, local: Path) -> None:
+    assert_reads_as(url, local)
+
+
+def test_only_the_columns_asked_for_are_fetched(store: Any, url: str) -> None:
+    trace = open_trace(url)
+    store.forget()
+    trace.read(trace.parts[2])
+    group = trace._groups.metadata.row_group(2)  # type: ignore[attr-defined]
+    sizes = [group.column(number).total_compressed_size for number in range(5)]
+    asked = [list(map(int, each.range[6:].split("-"))) for each in store.asked if each.range]
+    assert sorted(last - first + 1 for first, last in asked) == sorted(sizes)
+
+
+@pytest.mark.parametrize("fault", ["503", "cut"])
+def test_a_fault_that_passes_is_passed(store: Any, url: str, local: Path, fault: str) -> None:
+    store.faults = {fault: 1}
+    assert_reads_as(url, local)
+    assert store.faults[fault] == 0
+
+
+def test_what_is_refused_is_one_sentence(store: Any, url: str) -> None:
+    trace = open_trace(url)
+    store.faults = {"403": 10**6}
+    with pytest.raises(TraceError, match=f"^{url} cannot be read: .*(403|Forbidden)"):
+        trace.read(trace.parts[0])
+
+
+def test_what_is_not_there_is_one_sentence(store: Any, url: str) -> None:
+    none = url.replace("t.parquet", "none.parquet")
+    refused = CliRunner().invoke(cli, ["trace", "info", none])
+    assert (refused.exit_code, refused.stderr) == (1, f"Error: {none} does not exist\n")
+
+
+def test_a_glob_and_a_folder(store: Any, url: str) -> None:
+    for name in ("set/x/a.parquet", "set/_tmp/b.parquet", "set/README.md"):
+        store.push(name, b"some bytes")
+    folder = f"{store.root}/set/"
+    assert expand([folder]) == [f"{folder}t.parquet", f"{folder}x/a.parquet"]
+    assert expand([f"{folder}*.parquet"]) == [f"{folder}t.parquet"]
+    none = CliRunner().invoke(cli, ["trace", "info", f"{folder}*.arrow"])
+    assert (none.exit_code, "no file matches" in none.stderr) == (2, True)
