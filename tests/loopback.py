@@ -36,7 +36,7 @@ class Server(ThreadingHTTPServer):
     """A server for which a client that leaves is no error."""
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        if not isinstance(sys.exc_info()[1], ConnectionError):
+        if not isinstance(sys.exc_info()[1], OSError):
             super().handle_error(request, client_address)
 
 

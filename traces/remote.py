@@ -266,7 +266,10 @@ def found_by(pattern: str) -> list[str]:
             if not is_absent(error):
                 raise
             return []
-        return sorted(system.unstrip_protocol(name) for name in found)
+        if url.on_the_web:
+            return sorted(found)
+        scheme = pattern.partition("://")[0]  # gs:// and gcs:// are one file system
+        return sorted(f"{scheme}://{name}" for name in found)
 
     return tried(url, names)
 

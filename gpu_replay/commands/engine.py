@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from hisparse_sim.traces.commands.group import Group
-from hisparse_sim.traces.commands.options import quiet_option
+from hisparse_sim.traces.commands.options import output_option, quiet_option
 from hisparse_sim.traces.commands.values import Number, Output, Real, several
 from hisparse_sim.traces.terminal import note, wrote
 
@@ -77,7 +77,7 @@ def engine() -> None:
     help="config.json of the model, or its folder: which layers share their positions.  "
     "[default: in the folder of --model-path]",
 )
-@click.option("-o", "--output", type=Output(".json", ""), help="File for the summary.")
+@output_option(Output(".json", ""), "File for the summary.")
 @quiet_option
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, required=True)
 def run(

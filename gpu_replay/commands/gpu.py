@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hisparse_sim.traces.commands.group import Group
-from hisparse_sim.traces.commands.options import open_traces, quiet_option, start_option
+from hisparse_sim.traces.commands.options import output_option, quiet_option, start_option
 from hisparse_sim.traces.commands.values import Number, Output, Renamed, several
 from hisparse_sim.traces.terminal import note, wrote
 
@@ -101,7 +101,7 @@ def info() -> None:
 )
 @_number("--gpus", 1, "GPUs over which the batch is distributed.")
 @OVERSUBSCRIBE
-@click.option("-o", "--output", type=Output(".json", ".parquet", ""), help="Write all steps here.")
+@output_option(Output(".json", ".parquet", ""), "Write all steps here.")
 @quiet_option
 def replay(
     trace: Path,
@@ -127,6 +127,7 @@ def replay(
     from hisparse_sim.gpu_replay.harness.replaying import replay_on_gpus, replay_trace
     from hisparse_sim.gpu_replay.harness.several import find_devices
     from hisparse_sim.traces import atomic_path
+    from hisparse_sim.traces.commands.options import open_traces
 
     options: dict[str, Any] = {
         "buffer": buffer, "batch": batch, "layers": layers, "steps": steps, "start": start,
@@ -182,7 +183,7 @@ def replay(
     "--pin-numa", is_flag=True, help="With --gpus: pin each process to the NUMA node of its GPU."
 )
 @OVERSUBSCRIBE
-@click.option("-o", "--output", type=Output(".json", ""), help="Write all samples here.")
+@output_option(Output(".json", ""), "Write all samples here.")
 @quiet_option
 def bench(
     batch: tuple[int, ...],
@@ -274,9 +275,7 @@ def _bench_together(
     type=RESULT,
     help="Fit this result of `gpu bench` instead of measuring.",
 )
-@click.option(
-    "-o", "--output", type=Output(".toml", ""), required=True, help="The profile to write."
-)
+@output_option(Output(".toml", ""), "The profile to write.", required=True)
 @quiet_option
 def calibrate(name: str, source: Path | None, output: Path, quiet: bool) -> None:
     """Measure this machine's host link and write its profile, for --profiles.

@@ -19,7 +19,12 @@ from hisparse_sim.simulator.commands.replay_options import (
 )
 from hisparse_sim.simulator.commands.setting_options import kv_dtype_option
 from hisparse_sim.simulator.views import FIGURE_SUFFIXES
-from hisparse_sim.traces.commands.options import FILE_FORMATS, chosen_requests, output_form
+from hisparse_sim.traces.commands.options import (
+    FILE_FORMATS,
+    chosen_requests,
+    output_form,
+    output_option,
+)
 from hisparse_sim.traces.commands.values import AnyOutput, Number, refuse_without
 from hisparse_sim.traces.files import refuse_input
 
@@ -44,11 +49,9 @@ from hisparse_sim.traces.files import refuse_input
     type=click.Choice(FILE_FORMATS),
     help="Write data instead of a figure.",
 )
-@click.option(
-    "-o",
-    "--output",
-    type=AnyOutput(),
-    help="Figure (.png, .svg, .pdf) or data file (.csv, .json, .jsonl, .parquet).  "
+@output_option(
+    AnyOutput(),
+    "Figure (.png, .svg, .pdf) or data file (.csv, .json, .jsonl, .parquet).  "
     "[default: curve.png; with --format: stdout]",
 )
 def curve(

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from hisparse_sim.traces.commands.options import expand, quiet_option
+from hisparse_sim.traces.commands.options import expand, output_option, quiet_option
 from hisparse_sim.traces.commands.values import Number, Output
 from hisparse_sim.traces.remote import place_of
 from hisparse_sim.traces.terminal import note, wrote
@@ -14,11 +14,9 @@ from hisparse_sim.traces.terminal import note, wrote
 @click.argument("results", metavar="RESULT...", nargs=-1, required=True)
 @click.option("--port", type=Number(0, 65535), default=0, help="[default: any that is free]")
 @click.option("--open/--no-open", "opens", default=True, help="Open the page in the browser.")
-@click.option(
-    "-o",
-    "--output",
-    type=Output(".html", ".htm"),
-    help="Write a page that needs no server, with the answers of a small grid.",
+@output_option(
+    Output(".html", ".htm"),
+    "Write a page that needs no server, with the answers of a small grid.",
 )
 @click.option("--title", help="Heading of the page.")
 @quiet_option

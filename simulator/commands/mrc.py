@@ -20,6 +20,7 @@ from hisparse_sim.traces.commands.options import (
     chosen_requests,
     counter,
     output_form,
+    output_option,
     provenance_option,
     quiet_option,
     selection_options,
@@ -99,11 +100,8 @@ if TYPE_CHECKING:
     type=click.Choice(["table", *FILE_FORMATS]),
     help="[default: by the suffix of -o, else table]",
 )
-@click.option(
-    "-o",
-    "--output",
-    type=AnyOutput(),
-    help="Figure (.png, .svg, .pdf), rows (.csv, .json, .jsonl) or facts (.parquet).",
+@output_option(
+    AnyOutput(), "Figure (.png, .svg, .pdf), rows (.csv, .json, .jsonl) or facts (.parquet)."
 )
 def mrc(
     traces: tuple[str, ...],

@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from hisparse_sim.simulator.views import FIGURE_SUFFIXES
-from hisparse_sim.traces.commands.options import expand, quiet_option
+from hisparse_sim.traces.commands.options import expand, output_option, quiet_option
 from hisparse_sim.traces.commands.values import Name, Output
 from hisparse_sim.traces.remote import place_of
 from hisparse_sim.traces.terminal import wrote
@@ -21,13 +21,7 @@ def _kinds() -> Iterable[str]:
 @click.command()
 @click.argument("kind", type=Name(_kinds))
 @click.argument("results", metavar="RESULT...", nargs=-1, required=True)
-@click.option(
-    "-o",
-    "--output",
-    type=Output(*FIGURE_SUFFIXES),
-    required=True,
-    help="The figure to write (.png, .svg, .pdf).",
-)
+@output_option(Output(*FIGURE_SUFFIXES), "The figure to write (.png, .svg, .pdf).", required=True)
 @click.option(
     "--paper", is_flag=True, help="For a paper: one column wide, no title, embedded fonts."
 )

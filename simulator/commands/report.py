@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from hisparse_sim.traces.commands.options import expand, quiet_option
+from hisparse_sim.traces.commands.options import expand, output_option, quiet_option
 from hisparse_sim.traces.commands.values import Output
 from hisparse_sim.traces.remote import place_of
 from hisparse_sim.traces.terminal import note
@@ -12,13 +12,11 @@ from hisparse_sim.traces.terminal import note
 
 @click.command()
 @click.argument("results", metavar="RESULT...", nargs=-1, required=True)
-@click.option(
-    "-o",
-    "--output",
-    type=Output(".html", ".htm", ""),
+@output_option(
+    Output(".html", ".htm", ""),
+    "The page to write.",
     default=Path("report.html"),
     show_default=True,
-    help="The page to write.",
 )
 @click.option("--title", help="Heading of the page.  [default: names the trace]")
 @click.option(

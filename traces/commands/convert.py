@@ -17,7 +17,7 @@ from hisparse_sim.traces.commands.options import (
     selection_options,
     trace_output_option,
 )
-from hisparse_sim.traces.commands.values import Number, refuse_suffix, several
+from hisparse_sim.traces.commands.values import AnyOutput, Number, refuse_suffix, several
 from hisparse_sim.traces.terminal import note, wrote
 
 
@@ -98,9 +98,7 @@ def convert(
     type=click.Choice(("oraclegeneral", "csv")),
     help="[default: csv for .csv, else oraclegeneral]",
 )
-@click.option(
-    "-o", "--output", type=click.Path(path_type=Path), required=True, help="The file to write."
-)
+@click.option("-o", "--output", type=AnyOutput(), required=True, help="The file to write.")
 @force_option
 @selection_options
 @provenance_option

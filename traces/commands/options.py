@@ -16,14 +16,20 @@ import click
 from hisparse_sim.traces.commands.values import (
     AnyOutput,
     Output,
+    forced,
     refuse_suffix,
     several,
     step_range,
 )
 from hisparse_sim.traces.file.metadata import PROVENANCES
-from hisparse_sim.traces.files import TRACE_SUFFIXES, holds_trace, refuse_input
+from hisparse_sim.traces.files import (
+    TRACE_SUFFIXES,
+    holds_trace,
+    refuse_input,
+    refuse_unwritable,
+)
 from hisparse_sim.traces.folders import traces_below
-from hisparse_sim.traces.remote import found_by, is_url, place_of
+from hisparse_sim.traces.remote import Url, found_by, is_url, place_of
 
 if TYPE_CHECKING:
     from hisparse_sim.traces.file.reader import Trace
@@ -135,7 +141,32 @@ config_option = click.option(
     "share positions.",
 )
 quiet_option = click.option("--quiet", is_flag=True, help="No progress and no notes on stderr.")
-force_option = click.option("--force", is_flag=True, help="Overwrite an existing trace file.")
+force_option = click.option(
+    "--force",
+    is_flag=True,
+    is_eager=True,
+    callback=forced,
+    help="Overwrite an existing trace file.",
+)
+
+
+def output_option(
+    kind: AnyOutput | Output, help: str, **settings: Any
+) -> Callable[[Command], Command]:
+    """Return -o, with the --force of a command that replaces existing files without it."""
+    return combined(
+        click.option("-o", "--output", type=kind, help=help, **settings),
+        click.option(
+            "--force",
+            is_flag=True,
+            is_eager=True,
+            callback=forced,
+            expose_value=False,
+            help="With a URL to write: replace what another run wrote there in the meantime.",
+        ),
+    )
+
+
 output_options = combined(
     click.option(
         "--format",
@@ -143,9 +174,7 @@ output_options = combined(
         type=click.Choice(["table", *FILE_FORMATS]),
         help="[default: by the suffix of -o, else table]",
     ),
-    click.option(
-        "-o", "--output", type=AnyOutput(), help="Write to this file or URL, not to stdout."
-    ),
+    output_option(AnyOutput(), "Write to this file or URL, not to stdout."),
 )
 
 
@@ -196,6 +225,8 @@ def refuse_replacing(
     Every command that writes a trace calls this first. A file that is not a trace (an empty
     temporary one, say) may be replaced.
     """
+    if isinstance(output, Url):
+        refuse_unwritable(output)
     refuse_input(output, inputs)
     if not force and holds_trace(output):
         raise click.UsageError(
@@ -210,8 +241,6 @@ def output_form(
 
     Refuses a file that could not be written, and an unknown suffix, before any work is done.
     """
-    from hisparse_sim.traces.files import refuse_unwritable
-
     if output is not None:
         refuse_unwritable(output)
     elif form == "parquet":

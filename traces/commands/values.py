@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import isnan
 from pathlib import Path
 from reprlib import repr as clipped
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
 from hisparse_sim.traces.documents import LEAST_AMOUNT, MOST_AMOUNT, MOST_COUNT
-from hisparse_sim.traces.remote import Url, is_url, place_of
+from hisparse_sim.traces.publish import Target
+from hisparse_sim.traces.remote import Url, place_of
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -167,6 +168,23 @@ class Name(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4
         ]
 
 
+_FORCE = "hisparse_sim.force"  # in the memory of a command: whether --force was given
+
+
+def forced(ctx: click.Context, parameter: click.Parameter, given: bool) -> bool:
+    """Remember --force, an eager option, for the files and URLs that other options name."""
+    ctx.meta[_FORCE] = given
+    return given
+
+
+def _target(value: str | os.PathLike[str], ctx: click.Context | None) -> Path:
+    """Return the file or URL that is written."""
+    path = place_of(value)
+    if not isinstance(path, Url):
+        return path
+    return cast(Path, Target(str(path), force=ctx is not None and ctx.meta.get(_FORCE, False)))
+
+
 class AnyOutput(click.Path):
     """A file to write, or a URL."""
 
@@ -174,7 +192,8 @@ class AnyOutput(click.Path):
         super().__init__(path_type=Path)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        return place_of(value) if is_url(value) else super().convert(value, param, ctx)
+        path = _target(value, ctx)
+        return path if isinstance(path, Url) else super().convert(path, param, ctx)
 
 
 class Output(click.Path):
@@ -185,9 +204,9 @@ class Output(click.Path):
         self.suffixes = suffixes
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
-        path = place_of(value)
+        path = _target(value, ctx)
         if not isinstance(path, Url):
-            path = Path(os.fsdecode(super().convert(value, param, ctx)))
+            path = Path(os.fsdecode(super().convert(path, param, ctx)))
         refuse_suffix(path, self.suffixes)
         return path
 
