@@ -181,7 +181,7 @@ def test_absent_server(tmp_path: Path) -> None:
         ("localhost:30000", "not the URL"),
         ("ftp://x", "not the URL"),
         ("", "not the URL"),
-        ("http://x:many", "Port"),
+        ("http://x:many", "not the URL"),
         ("http://me:secret@x", "--api-key"),
         ("http://x/?key=1", "--api-key"),
     ):
