@@ -1,15 +1,16 @@
-"""Your own policies, named on the command line as `FILE.py:NAME`."""
+"""Your own policies and prefetchers, named on the command line as `FILE.py:NAME`."""
 
 import re
 import sys
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import make_dataclass
+from functools import cache, lru_cache
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-from hisparse_sim.policies.parameters import configured
-from hisparse_sim.policies.policy import Policy, PolicyError
+from hisparse_sim.policies.parameters import Configured, configured
+from hisparse_sim.policies.policy import PolicyError
 
 _NAMED = re.compile(r"(.+\.py)(?::(.*))?", re.DOTALL)
 
@@ -19,12 +20,12 @@ def names_a_file(text: str) -> bool:
     return _NAMED.fullmatch(text) is not None
 
 
-def policy_of_file(text: str) -> Policy:
-    """Run the file that `FILE.py:NAME` names and return its policy NAME: a variable, or what a
-    policy calls itself. Without NAME the file must hold a single policy.
+def from_file(text: str, kind: type[Configured]) -> Configured:
+    """Run the file that `FILE.py:NAME` names and return its policy or prefetcher NAME: a variable,
+    or what it calls itself. Without NAME the file must hold a single one of the kind.
 
     A file is run once per process, unless it changes. Raises PolicyError if it cannot be run, or
-    holds no such policy.
+    holds no such thing.
     """
     found = _NAMED.fullmatch(text)
     assert found is not None
@@ -32,26 +33,37 @@ def policy_of_file(text: str) -> Policy:
     try:
         version = path.stat().st_mtime_ns
     except OSError as error:
-        raise PolicyError(f"policy {text}: {path} cannot be read: {error.strerror}") from None
-    policies = _policies(path.absolute(), version)
+        raise PolicyError(f"{kind.kind} {text}: {path} cannot be read: {error.strerror}") from None
+    there = _all_of(path.absolute(), version, kind)
     matching = {
         each
-        for variable, each in policies.items()
+        for variable, each in there.items()
         if name in ("", variable) or name.lower() == each.name.lower()
     }
-    if len(matching) != 1:
-        there = ", ".join(policies) or "none"
-        raise PolicyError(
-            f"policy {text}: {path} holds "
-            + (f"no policy {name}" if name else f"{len(matching)} policies, so name one")
-            + f"; there are: {there}"
-        )
-    return matching.pop()
+    if len(matching) == 1:
+        return matching.pop()
+    if not there:
+        said = f"defines no {kind.kind}"
+    elif name:
+        said = f"defines no {kind.kind} {name}; it has {', '.join(there)}"
+    else:
+        said = f"defines several, {', '.join(there)}: name one, as {path}:{next(iter(there))}"
+    raise PolicyError(f"{kind.kind} {text}: {path} {said}")
 
 
 @lru_cache(maxsize=16)
-def _policies(path: Path, version: int) -> dict[str, Policy]:
-    """Return the policies of a file by the variables that hold them."""
+def _all_of(path: Path, version: int, kind: type[Configured]) -> dict[str, Configured]:
+    """Return what a file defines of a kind, by the variables that hold it."""
+    ours = _of_a_file(kind)
+    return {
+        key: ours(**vars(value), file=f"{path}:{key}")
+        for key, value in vars(_module(path, version)).items()
+        if isinstance(value, kind)
+    }
+
+
+@lru_cache(maxsize=16)
+def _module(path: Path, version: int) -> ModuleType:
     name = f"policy file {path}"
     spec = spec_from_file_location(name, path)
     assert spec is not None
@@ -68,25 +80,30 @@ def _policies(path: Path, version: int) -> dict[str, Policy]:
         raise PolicyError(f"{path}, line {line}: {said}") from error
     finally:
         sys.path.remove(str(path.parent))
-    return {
-        key: _FilePolicy(**vars(value), file=f"{path}:{key}")
-        for key, value in vars(module).items()
-        if isinstance(value, Policy)
-    }
+    return module
 
 
-@dataclass(frozen=True)
-class _FilePolicy(Policy):
-    """A policy of a file, which another process has to run: its functions have no module."""
+@cache
+def _of_a_file(kind: type[Configured]) -> Any:
+    """Return the kind with a field `file`, FILE.py:NAME, which another process has to run: what is
+    defined there has no module that could be imported."""
 
-    file: str = ""  # FILE.py:NAME
+    def reread(self: Any) -> tuple[Any, ...]:
+        parameters = {} if self.parameters is None else vars(self.parameters)
+        return _reread, (self.file, kind, parameters)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _reread, (self.file, {} if self.parameters is None else vars(self.parameters))
+    return make_dataclass(
+        f"{kind.__name__}OfFile",
+        [("file", str)],
+        bases=(kind,),
+        namespace={"__reduce__": reread},
+        frozen=True,
+        kw_only=True,
+    )
 
 
-def _reread(file: str, parameters: dict[str, Any]) -> Policy:
-    return configured(policy_of_file(file), parameters)
+def _reread(file: str, kind: type[Configured], parameters: dict[str, Any]) -> Configured:
+    return configured(from_file(file, kind), parameters)
 
 
 def _line(error: Exception, path: Path) -> int:

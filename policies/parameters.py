@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import field, fields, replace
 from math import inf, isfinite
-from typing import Any, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from hisparse_sim.policies.policy import PolicyError
 
@@ -16,10 +16,14 @@ from hisparse_sim.policies.policy import PolicyError
 class Configurable(Protocol):
     """A frozen dataclass of which one field is `parameters`: a policy, or a prefetcher."""
 
-    @property
-    def kind(self) -> str: ...
+    kind: ClassVar[str]  # what messages call it
+
     @property
     def name(self) -> str: ...
+    @property
+    def summary(self) -> str: ...
+    @property
+    def reference(self) -> str: ...
     @property
     def base(self) -> str: ...
     @property
@@ -41,8 +45,8 @@ def parameter(
     return field(default=default, metadata=bounds)
 
 
-def divided(text: str) -> tuple[str, dict[str, str]]:
-    """Return the name of a policy as written, and what follows it by the names of the fields.
+def divided(text: str, kind: str) -> tuple[str, dict[str, str]]:
+    """Return the name as written, and the values that follow it by the names of their fields.
 
     Raises PolicyError for a field given twice, or without a value.
     """
@@ -53,7 +57,7 @@ def divided(text: str) -> tuple[str, dict[str, str]]:
     for piece in found[2].split(","):
         key, equals, value = (part.strip() for part in piece.partition("="))
         if not equals or not value or key in given:
-            raise PolicyError(f"policy {text!r}: write each parameter once, as FIELD=VALUE")
+            raise PolicyError(f"{kind} {text!r}: write each parameter once, as FIELD=VALUE")
         given[key] = value
     return found[1], given
 

@@ -30,11 +30,14 @@ pytestmark = pytest.mark.xdist_group("cluster")
 OWN = """
 from dataclasses import dataclass
 from hisparse_sim.policies import Policy, get_policy
+from hisparse_sim.simulator.prefetch import Prefetcher, get_prefetcher
 @dataclass(frozen=True)
 class Given:
     factor: float = 1.0
 lru = get_policy("lru")
 mine = Policy("mine", "the same as lru", "", lru.state, lru.step, parameters=Given())
+slash = get_prefetcher("slash")
+ahead = Prefetcher("ahead", "as slash", "", slash.state, slash.propose, parameters=slash.parameters)
 """
 
 
@@ -78,7 +81,9 @@ def test_every_study_is_the_same(scheduler: str, path: Path, tmp_path: Path) -> 
     same(scheduler, tmp_path, ".parquet", "mrc", path, "--window", "8")
     same(scheduler, tmp_path, ".csv", "trace", "info", path, "--full")
     study = "--buffer 16,24 --policy clock --prefetch previous-layer --budget 4".split()
-    same(scheduler, tmp_path, ".parquet", "study", path, *study)
+    same(
+        scheduler, tmp_path, ".parquet", "study", path, *study, "--prefetch", f"{own}:ahead:shift=2"
+    )
 
 
 def test_a_folder_of_requests_and_layers_is_one_trace(scheduler: str, tmp_path: Path) -> None:

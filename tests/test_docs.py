@@ -68,6 +68,12 @@ EVERY = [(page, command) for page in PAGES for command in commands(page)]
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with the files that the documents name."""
     shutil.copy(sample_path(), tmp_path / "sample.parquet")
+    for name in ("mru", "popular"):  # the files that the pages on adding one write
+        text = "".join((DOCS / f"add-a-{kind}.md").read_text() for kind in ("policy", "prefetcher"))
+        (code,) = re.findall(
+            rf"^`{name}\.py` .*?^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE
+        )
+        (tmp_path / f"{name}.py").write_text(code)
     (tmp_path / "book.txt").write_text("A long time ago.")
     (tmp_path / "docs").mkdir()
     make_workloads.mooncake(tmp_path / "conversation_trace.jsonl", 150)

@@ -95,9 +95,13 @@ def test_it_may_import_its_neighbours(file: Path) -> None:
     ("name", "text", "sentence"),
     [
         ("gone.py:LRU2", None, "gone.py cannot be read: No such file or directory"),
-        ("mine.py:LRU2", SOURCE, "mine.py holds no policy LRU2; there are: MINE"),
-        ("mine.py", SOURCE + "\nTWO = Policy('two', '', '', state, step)", "holds 2 policies, so"),
-        ("mine.py", "x = 1", "mine.py holds 0 policies, so name one; there are: none"),
+        ("mine.py:LRU2", SOURCE, "mine.py defines no policy LRU2; it has MINE"),
+        (
+            "mine.py",
+            SOURCE + "\nTWO = Policy('two', '', '', state, step)",
+            "defines several, MINE, TWO:",
+        ),
+        ("mine.py", "x = 1", "mine.py defines no policy"),
         ("mine.py:MINE", "x = 1\ny = z\n", "mine.py, line 2: NameError: name 'z' is not defined"),
         ("mine.py:MINE", "x = 1\nif\n", "mine.py, line 2: SyntaxError: invalid syntax"),
         ("mine.py:MINE", SOURCE.replace("my-fifo", "LRU"), "the name 'LRU' is taken; choose"),
@@ -143,7 +147,7 @@ def test_commands(file: Path, tmp_path: Path) -> None:
         done = runner.invoke(cli, [*command, "--policy", own, "--quiet"])
         assert done.exit_code == 0, done.output
     done = runner.invoke(cli, ["sweep", "--policy", f"{file}:ELSE"])
-    assert (done.exit_code, "holds no policy ELSE" in done.output) == (2, True)
+    assert (done.exit_code, "defines no policy ELSE" in done.output) == (2, True)
 
 
 def test_plan_takes_a_policy(file: Path) -> None:

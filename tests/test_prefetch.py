@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from make_traces import demand, drift, metadata, several, write
@@ -15,7 +14,6 @@ from reference import Stream, replay
 from streams import cases, demand_of
 
 import hisparse_sim as hs
-from hisparse_sim.cli import cli
 from hisparse_sim.policies import PolicyError, get_policy
 from hisparse_sim.policies.hook import hook
 from hisparse_sim.simulator.prefetch import (
@@ -413,22 +411,6 @@ def test_finished_work_is_kept_and_taken_up(tmp_path: Path) -> None:
     assert (first["misses"] == first["critical"] + first["late"]).all()
     assert (first["useless"] == first["fetched"] - first["useful"] - first["late"]).all()
     assert first["prefetch_slots"].tolist() == [3, 3]
-
-
-def test_the_page_adds_a_prefetcher(monkeypatch: pytest.MonkeyPatch) -> None:
-    page = (Path(hs.__file__ or "").parent / "docs" / "prefetch.md").read_text()
-    (code,) = re.findall(r"^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
-    names: dict[str, Any] = {"__name__": "page"}
-    exec(code.replace("budgets=128", "budgets=128, layers=9"), names)
-    mine, rows = names["MINE"], names["rows"]
-    found = rows[rows["prefetcher"] == "popular"].iloc[0]
-    assert found["useful_per_step"] > 1
-    # The one line in the registry is all that the command line needs.
-    monkeypatch.setitem(PREFETCHERS, mine.name, mine)
-    words = "study --layer 9 --policy lru --buffer 4096 --prefetch popular --budget 128"
-    printed = CliRunner().invoke(cli, [*words.split(), "--format", "csv"])
-    assert printed.exit_code == 0, printed.output
-    assert ",popular,128,4096," in printed.stdout
 
 
 def test_the_page_lists_the_prefetchers() -> None:

@@ -35,14 +35,13 @@ from hisparse_sim.traces.commands.options import (
 from hisparse_sim.traces.commands.values import Name, Number, several
 from hisparse_sim.traces.files import refuse_input
 
-NONE = "none"
 COSTS = ("kv_dtype", "hardware", "layout", "prefetch_policies")
 
 
 def _prefetchers() -> Iterable[str]:
-    from hisparse_sim.simulator.prefetch import PREFETCHERS
+    from hisparse_sim.simulator.prefetch import NO_PREFETCH, PREFETCHERS
 
-    return (*PREFETCHERS, NONE)
+    return (*PREFETCHERS, NO_PREFETCH)
 
 
 prefetch_options = combined(
@@ -52,7 +51,8 @@ prefetch_options = combined(
         type=Name(_prefetchers, listed=True),
         multiple=True,
         callback=several(policy_name),
-        help="What is fetched ahead, with parameters as for policies; none leaves all out.  "
+        help="What is fetched ahead, with parameters as for policies, or FILE.py:NAME; none leaves"
+        " all out.  "
         "[default: all that the traces have enough for]",
     ),
     click.option(
@@ -137,6 +137,7 @@ def study(
     hisparse-sim study a.parquet b.parquet -o study.parquet
     hisparse-sim study --policy lru --prefetch previous-layer,oracle:recall=0.5 --budget 128
     """
+    from hisparse_sim.simulator.prefetch import NO_PREFETCH
     from hisparse_sim.simulator.study import study as run
     from hisparse_sim.simulator.views.study_view import show_study
     from hisparse_sim.simulator.views.tables import stamped, write_rows
@@ -144,7 +145,7 @@ def study(
     form = output_form(form, output)
     opened = open_traces(traces, provenance)
     options["requests"] = chosen_requests(options["requests"], opened)
-    if NONE in (options["prefetchers"] or ()):
+    if NO_PREFETCH in (options["prefetchers"] or ()):
         if len(options["prefetchers"]) > 1:
             raise click.BadParameter(
                 "none stands alone: what is fetched ahead is compared with nothing anyway",

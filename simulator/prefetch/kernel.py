@@ -1,4 +1,4 @@
-"""The compiled loop of a replay with prefetch (semantics: docs/add-a-prefetcher.md).
+"""The compiled loop of a replay with prefetch (semantics: docs/prefetch.md).
 
 It takes the evictions of a policy as they were replayed without prefetch, in the slots that are
 left to the policy: what is fetched ahead has slots of its own and changes none of its decisions.

@@ -8,14 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from hisparse_sim.policies import Policy
+from hisparse_sim.policies import Policy, get_policy
+from hisparse_sim.policies.registry import is_registered
+from hisparse_sim.simulator.prefetch import PREFETCHERS
 from hisparse_sim.simulator.prefetch.drafts import DRAFTS
 from hisparse_sim.simulator.prefetch.kernel import STAMP, Counted, Hints, compiled
-from hisparse_sim.simulator.prefetch.prefetcher import Prefetcher, PrefetchError, Setup
+from hisparse_sim.simulator.prefetch.prefetcher import Prefetcher, PrefetchError, Setup, View
+from hisparse_sim.simulator.replay.faults import Hook, called, check_hook, state_of
 from hisparse_sim.simulator.replay.kept import Finished
 from hisparse_sim.simulator.replay.kernel import Rows
 from hisparse_sim.simulator.replay.ranking import columns_for, ranked
 from hisparse_sim.simulator.replay.replaying import replay_part, rows_of
+from hisparse_sim.simulator.replay.sweeping import TINY
 from hisparse_sim.simulator.replay.tasks import Task
 from hisparse_sim.traces import Demand, Part, Trace, TraceError
 from hisparse_sim.traces.file.columns import QUERY
@@ -51,8 +55,11 @@ class Prefetch:
         return self.budget if self.slots is None else self.slots * (self.budget > 0)
 
     @property
-    def key(self) -> str:
-        """What finished work is found by, as long as prefetcher and loop are these."""
+    def key(self) -> str | None:
+        """What finished work is found by, as long as prefetcher and loop are these; None for a
+        prefetcher of one's own, which a name does not tell."""
+        if not is_registered(self.prefetcher, PREFETCHERS):
+            return None
         setting = (self.budget, self.own_slots, self.in_time)
         return f"prefetch {self.prefetcher.name} {setting} {STAMP}"
 
@@ -101,6 +108,15 @@ class Prefetch:
             counts = {name: int(each.sum()) for name, each in done._asdict().items()}
             found.append(Finished(*known, done.critical + done.late, demand.rows, counts))
         return found
+
+
+def try_out(prefetcher: Prefetcher) -> None:
+    """Run a prefetcher of one's own for a step, so that a slip in it does not show hours later.
+
+    Raises PolicyError.
+    """
+    if not is_registered(prefetcher, PREFETCHERS):
+        prefetch_part(TINY, no_hints(TINY), Prefetch(prefetcher, 1), get_policy("lru"), 2)
 
 
 def check_trace(prefetcher: Prefetcher, trace: Trace) -> None:
@@ -229,7 +245,12 @@ def prefetch_part(
         token[:own] = np.arange(own)
         present[:own] = 1
     key = f"{seed}/{demand.request}/{demand.layer}".encode()
-    state = prefetcher.state(
+    of = f"prefetcher {prefetcher.name!r}"
+    hook = Hook(of, "propose", prefetcher.propose, "(state, view, out)", View, "a whole number")
+    check_hook(hook)
+    state = state_of(
+        of,
+        prefetcher.state,
         Setup(
             prefetch.budget,
             prefetch.own_slots,
@@ -237,27 +258,28 @@ def prefetch_part(
             demand.rows,
             int.from_bytes(hashlib.sha256(key).digest()[:8], "little"),
             prefetcher.parameters,
+        ),
+    )
+    with called(hook, state, f"request {demand.request!r}, layer {demand.layer}"):
+        wrong = compiled(prefetcher.propose, prefetcher.base)(
+            rows,
+            told,
+            hints,
+            rows if prefetcher.needs_future else Rows(rows[0][:0], rows[1][:0], rows[2][:0]),
+            first,
+            base.victims,
+            token,
+            present,
+            state,
+            prefetch.budget,
+            prefetch.own_slots,
+            _NO_LIMIT if prefetch.in_time is None else prefetch.in_time,
+            counted,
         )
-    )
-    wrong = compiled(prefetcher.propose, prefetcher.base)(
-        rows,
-        told,
-        hints,
-        rows if prefetcher.needs_future else Rows(rows[0][:0], rows[1][:0], rows[2][:0]),
-        first,
-        base.victims,
-        token,
-        present,
-        state,
-        prefetch.budget,
-        prefetch.own_slots,
-        _NO_LIMIT if prefetch.in_time is None else prefetch.in_time,
-        counted,
-    )
     if wrong >= 0:
         raise PrefetchError(
             f"prefetcher {prefetcher.name!r} proposed more than {prefetch.budget} positions, or one"
-            f" that is not on the host (request {demand.request!r}, layer {demand.layer}, step"
-            f" {demand.step[wrong]})"
+            " that is not below view.newest and so not on the host (request"
+            f" {demand.request!r}, layer {demand.layer}, step {demand.step[wrong]})"
         )
     return counted

@@ -8,7 +8,6 @@ import hashlib
 import json
 import zlib
 from base64 import b64decode, b64encode
-from dataclasses import replace
 from functools import cache
 from importlib.metadata import version
 from os import PathLike
@@ -19,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hisparse_sim.policies import POLICIES, Policy
+from hisparse_sim.policies.registry import is_registered
 from hisparse_sim.simulator.replay.kernel import STAMP
 from hisparse_sim.simulator.replay.metrics import Misses
 from hisparse_sim.simulator.replay.modes import EPOCH_CLOCK
@@ -46,7 +46,7 @@ class Setting(NamedTuple):
     start: str
     seed: int
     steps: tuple[int, int] | None
-    rules: str = ""  # of a mode of replay, with what they were compiled from
+    rules: str | None = ""  # of a mode of replay, with what they were compiled from; None: not kept
 
 
 class Kept:
@@ -94,7 +94,7 @@ class Kept:
         """Return what is known of a part under a policy and buffer size."""
         name = _name(setting, trace, part, policy, buffer_size)
         self._own.add(name)
-        if name not in self._found or not _ours(policy):
+        if name not in self._found or not _is_kept(setting, policy):
             return None
         entry = json.loads(self._found[name])
         misses = np.frombuffer(zlib.decompress(b64decode(entry["misses"])), "<i4")
@@ -110,11 +110,11 @@ class Kept:
         buffer_size: int,
         done: Finished,
     ) -> None:
-        """Append a result; results of policies of one's own are not kept.
+        """Append a result; those of policies and prefetchers of one's own are not kept.
 
         Raises TraceError if the file cannot be written.
         """
-        if not _ours(policy):
+        if not _is_kept(setting, policy):
             return
         name = _name(setting, trace, part, policy, buffer_size)
         packed = zlib.compress(np.ascontiguousarray(done.misses, "<i4").tobytes(), 1)
@@ -167,11 +167,10 @@ class Kept:
         return found
 
 
-def _ours(policy: Policy) -> bool:
-    known = POLICIES.get(policy.base)
-    if policy == EPOCH_CLOCK or known is None:
-        return policy == EPOCH_CLOCK
-    return replace(policy, name=known.name, parameters=known.parameters) == known
+def _is_kept(setting: Setting, policy: Policy) -> bool:
+    """Return whether all that was run is the package's: a name does not tell other code."""
+    ours = policy == EPOCH_CLOCK or is_registered(policy, POLICIES)
+    return ours and setting.rules is not None
 
 
 def program() -> list[Any]:

@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from numba.core.errors import NumbaError
 
-from hisparse_sim.policies import Policy, PolicyError, Setup, get_policy
+from hisparse_sim.policies import Policy, PolicyError, Setup, Step, get_policy
 from hisparse_sim.simulator.replay.coverage import Covered, coverage
-from hisparse_sim.simulator.replay.faults import check_state, check_step, refuse
+from hisparse_sim.simulator.replay.faults import Hook, called, check_hook, state_of
 from hisparse_sim.simulator.replay.kernel import Output, Rows, compiled, next_accesses
 from hisparse_sim.simulator.replay.metrics import tidy_row, tidy_rows
 from hisparse_sim.simulator.replay.ranking import columns_for, ranked
@@ -166,7 +165,12 @@ def replay_part(
             next_access = np.empty(len(demand.positions), np.int32)
             first_access = np.empty(positions, np.int32)
             next_accesses(rows, first, next_access, first_access)
-        state = policy.state(
+        of = f"policy {policy.name!r}"
+        hook = Hook(of, "step", policy.step, "(state, step, now)", Step)
+        check_hook(hook)
+        state = state_of(
+            of,
+            policy.state,
             Setup(
                 buffer_size=buffer_size,
                 positions=positions,
@@ -176,14 +180,10 @@ def replay_part(
                 next_access=next_access,
                 first_access=first_access,
                 parameters=policy.parameters,
-            )
+            ),
         )
-        check_step(policy)
-        check_state(policy, state)
-        try:
+        with called(hook, state, f"request {demand.request!r}, layer {demand.layer}"):
             total = compiled(policy)(rows, told, first, slot, token, state, output)
-        except NumbaError as error:
-            refuse(policy, state, error)
         if total < 0:
             raise PolicyError(
                 f"policy {policy.name!r} chose a victim that is not a slot or is used in the same "

@@ -18,8 +18,8 @@ class Variant(Protocol):
     """Another replay than the plain one: what a sweep asks of it."""
 
     @property
-    def key(self) -> str:
-        """What finished work is found by, as long as the rules are these."""
+    def key(self) -> str | None:
+        """What finished work is found by, as long as the rules are these; None: it is not kept."""
 
     @property
     def start(self) -> str | None:

@@ -7,10 +7,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from hisparse_sim.simulator.prefetch import NO_PREFETCH
 from hisparse_sim.simulator.replay.metrics import Misses
 from hisparse_sim.simulator.replay.swept import Piece, Sweep
 
-NO_PREFETCH = "none"
 Longs = npt.NDArray[np.int64]
 
 

@@ -9,10 +9,11 @@ import pandas as pd
 
 from hisparse_sim.simulator.mrc.curves import MissCurves
 from hisparse_sim.simulator.mrc.names import TEXTBOOK_LRU
+from hisparse_sim.simulator.prefetch import NO_PREFETCH
 from hisparse_sim.simulator.prefetch.prefetching import has_drafts
 from hisparse_sim.simulator.replay.metrics import tidy_rows
 from hisparse_sim.simulator.serving.costs import SwapIn
-from hisparse_sim.simulator.study.measured import NO_PREFETCH, Measured, Setting
+from hisparse_sim.simulator.study.measured import Measured, Setting
 from hisparse_sim.simulator.study.statistics import draws, interval_of_ratio, paired_p_value
 from hisparse_sim.simulator.study.together import Batch, batches_of, busiest, least_us_of
 

@@ -14,11 +14,12 @@ import pandas as pd
 from hisparse_sim.policies import POLICIES, Policy, get_policy
 from hisparse_sim.simulator.mrc import mrc
 from hisparse_sim.simulator.mrc.names import TEXTBOOK_LRU
-from hisparse_sim.simulator.prefetch import PREFETCHERS, Prefetcher, get_prefetcher
+from hisparse_sim.simulator.prefetch import NO_PREFETCH, PREFETCHERS, Prefetcher, get_prefetcher
 from hisparse_sim.simulator.prefetch.prefetching import (
     Prefetch,
     check_trace,
     has_drafts,
+    try_out,
     without_prefetch,
 )
 from hisparse_sim.simulator.replay.kept import Kept
@@ -31,7 +32,7 @@ from hisparse_sim.simulator.serving.step_source import steps_for
 from hisparse_sim.simulator.serving.sweep_with_costs import swap_in_over
 from hisparse_sim.simulator.study.bounds import Bounds
 from hisparse_sim.simulator.study.chosen import check_policy, policy_of, several, with_enough
-from hisparse_sim.simulator.study.measured import NO_PREFETCH, Measured
+from hisparse_sim.simulator.study.measured import Measured
 from hisparse_sim.simulator.study.rows import rows_of
 from hisparse_sim.simulator.study.together import entries_in
 from hisparse_sim.traces import Trace, Traces, as_traces
@@ -116,7 +117,8 @@ def study(
     start
         "staged" or "direct", see `replay`.
     prefetchers
-        Names or prefetchers; None: all that the traces have enough for; (): none.
+        Names, files named as `FILE.py:NAME`, or prefetchers; None: all that the traces have enough
+        for; (): none.
     budgets
         Entries that a prefetcher may fetch ahead per request, layer and step, which have as many
         slots of the buffer; None: 64, 128, 256 and 512.
@@ -152,6 +154,8 @@ def study(
     chosen = with_enough(of, named, POLICIES.values(), check_policy, notes)
     guesses = None if prefetchers is None else map(get_prefetcher, several(prefetchers))
     guessing = with_enough(of, guesses, PREFETCHERS.values(), check_trace, notes)
+    for each in guessing:
+        try_out(each)
     entries = [
         whole_number("budgets", each, 1)
         for each in several(BUDGETS if budgets is None else budgets)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from hisparse_sim.simulator.study.measured import NO_PREFETCH
+from hisparse_sim.simulator.prefetch import NO_PREFETCH
 from hisparse_sim.simulator.study.rows import ALL, BELADY, FIRST, LRU
 from hisparse_sim.simulator.views.tables import table_text, write_text
 

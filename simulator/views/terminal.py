@@ -133,11 +133,12 @@ def _title(rows: pd.DataFrame) -> str:
 
 
 def show_policies(rows: pd.DataFrame, output: Path | None = None) -> None:
-    """Print one policy per line."""
+    """Print one policy, or one prefetcher, per line."""
+    kind = rows.columns[0]
     print_table(
         rows,
         {
-            "policy": ("policy", str),
+            kind: (kind, str),
             "summary": ("rule", str),
             "parameters": ("parameters", str),
             "reference": ("reference", str),
