@@ -41,7 +41,8 @@ def from_file(text: str, kind: type[Configured]) -> Configured:
         if name in ("", variable) or name.lower() == each.name.lower()
     }
     if len(matching) == 1:
-        return matching.pop()
+        chosen: Configured = matching.pop()
+        return chosen
     if not there:
         said = f"defines no {kind.kind}"
     elif name:

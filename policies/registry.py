@@ -44,7 +44,7 @@ def find(
         if (lower := name.lower()) not in (*known, *aliases):
             raise PolicyError(f"unknown {kind.kind} {name!r}; known are {', '.join(known)}")
         found = known[aliases.get(lower, lower)]
-    return configured(found, written | parameters)
+    return configured(found, {**written, **parameters})
 
 
 def is_registered(each: Configured, known: Mapping[str, Configured]) -> bool:

@@ -361,7 +361,7 @@ def test_traces_without_what_is_needed_are_refused() -> None:
     assert "leaves fewer than the top_k of 8 of a buffer of 16" in refusal("slash", slots=9)
     with pytest.raises(PrefetchError, match="there must be a slot for each"):
         Prefetch(get_prefetcher("slash"), 4, 3)
-    with pytest.raises(PrefetchError, match="unknown prefetcher 'slosh'; known are next-ranks,"):
+    with pytest.raises(PolicyError, match="unknown prefetcher 'slosh'; known are next-ranks,"):
         get_prefetcher("slosh")
     with pytest.raises(PolicyError, match=r"prefetcher slash: shift cannot be 0; its parameters"):
         get_prefetcher("slash:shift=0")

@@ -154,8 +154,8 @@ def study(
     chosen = with_enough(of, named, POLICIES.values(), check_policy, notes)
     guesses = None if prefetchers is None else map(get_prefetcher, several(prefetchers))
     guessing = with_enough(of, guesses, PREFETCHERS.values(), check_trace, notes)
-    for each in guessing:
-        try_out(each)
+    for prefetcher in guessing:
+        try_out(prefetcher)
     entries = [
         whole_number("budgets", each, 1)
         for each in several(BUDGETS if budgets is None else budgets)
