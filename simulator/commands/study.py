@@ -50,7 +50,7 @@ prefetch_options = combined(
         "prefetchers",
         type=Name(_prefetchers, listed=True),
         multiple=True,
-        callback=several(policy_name),
+        callback=several(str),
         help="What is fetched ahead, with parameters as for policies, or FILE.py:NAME; none leaves"
         " all out.  "
         "[default: all that the traces have enough for]",

@@ -85,4 +85,4 @@ def show_served(
         shares += "; hidden: share in which copies run while decode steps compute"
     reading = _READING if "running" in columns else _READING[:-1]
     after = [*reading, shares, "", assumed(setting, notes), "", *said]
-    print_table(rows, columns, output, before, "\n".join(after), "tokens_per_s")
+    print_table(rows, columns, output, before=before, after="\n".join(after), bars="tokens_per_s")

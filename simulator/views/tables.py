@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import pandas as pd
 
@@ -129,39 +129,37 @@ def _plainly(show: Callable[[Any], str]) -> Callable[[Any], str]:
     return lambda value: escaped(show(value))
 
 
+class Layout(TypedDict, total=False):
+    """What stands around a table, and how it is divided."""
+
+    before: str  # lines of text above the table
+    after: str  # and below it
+    bars: str  # the column that a bar at the end of each row shows, on a terminal, if it fits
+    keys: Sequence[str]  # columns that each part of a table that is too wide repeats; the first one
+    sections: Sequence[str] | None  # a heading for every row; rows with the same stand together
+
+
 def print_table(
     rows: pd.DataFrame,
     columns: Mapping[str, tuple[str, Callable[[Any], str]]],
     output: Path | None = None,
-    before: str = "",
-    after: str = "",
-    bars: str = "",
-    keys: Sequence[str] = (),
-    sections: Sequence[str] | None = None,
+    **layout: Unpack[Layout],
 ) -> None:
     """Print what `table_text` returns, or write it to the file `output`."""
-    text = table_text(rows, columns, output, before, after, bars, keys, sections)
-    write_text(text, output)
+    write_text(table_text(rows, columns, output, **layout), output)
 
 
 def table_text(
     rows: pd.DataFrame,
     columns: Mapping[str, tuple[str, Callable[[Any], str]]],
     output: Path | None = None,
-    before: str = "",
-    after: str = "",
-    bars: str = "",
-    keys: Sequence[str] = (),
-    sections: Sequence[str] | None = None,
+    **layout: Unpack[Layout],
 ) -> str:
     """Return `columns` of `rows` as a table: a mapping of column to (heading, how to show a value).
 
-    `before` and `after` are lines of text around the table; `sections` holds a heading for every
-    row; rows with the same heading stand together below it. On a terminal the output has its width,
-    and each row ends in a bar for the column `bars` if it fits. In a pipe and in the file `output`
-    it has 80 columns and no bars, colours or trailing blanks. Wider text is broken between words,
-    wider tables between columns: the parts stand one below the other, each with the columns `keys`
-    (default: the first one).
+    On a terminal the output has its width. In a pipe and in the file `output` it has 80 columns and
+    no bars, colours or trailing blanks. Wider text is broken between words, wider tables between
+    columns: the parts stand one below the other.
     """
     from rich.console import Console
     from rich.table import Table
@@ -169,7 +167,8 @@ def table_text(
     columns = {
         name: (escaped(heading), _plainly(show)) for name, (heading, show) in columns.items()
     }
-    before, after = escaped(before, lines=True), escaped(after, lines=True)
+    before, after = (escaped(layout.get(side, ""), lines=True) for side in ("before", "after"))
+    bars, sections = layout.get("bars", ""), layout.get("sections")
     console = Console(highlight=False, markup=False, emoji=False)
     plain = output is not None or not console.is_terminal
     if plain:
@@ -184,7 +183,7 @@ def table_text(
     }
     prose = {name for name in widths if name not in numbers and widths[name] > _LONGEST_WORD}
     widths |= dict.fromkeys(prose, _LONGEST_WORD)
-    parts = _parts(widths, keys or tuple(columns)[:1], width)
+    parts = _parts(widths, layout.get("keys") or tuple(columns)[:1], width)
     drawn: list[str] = []
     room = Console().width - sum(widths.values()) - _GAP * len(widths)
     if bars and output is None and drawable() and len(parts) == 1 and room >= _BAR:
