@@ -26,7 +26,7 @@ from hisparse_sim.simulator.serving.latency import KERNELS, load_link, swap_in_u
 from hisparse_sim.simulator.study.barrier import least_barrier
 from hisparse_sim.simulator.study.least import least_misses
 from hisparse_sim.simulator.study.reuse import reuse_of
-from hisparse_sim.simulator.study.together import least_us_of
+from hisparse_sim.simulator.study.batches import least_us_of
 from hisparse_sim.traces import Demand, Trace, open_trace
 
 RESULT = Path(__file__).parent / "results" / "barrier.json"

@@ -19,8 +19,8 @@ from hisparse_sim.gpu_replay.harness.batch import Batch
 from hisparse_sim.gpu_replay.harness.fast_slow import FastSlowReplayer
 from hisparse_sim.gpu_replay.harness.machine import describe_machine
 from hisparse_sim.gpu_replay.harness.replayer import Replayer
-from hisparse_sim.gpu_replay.harness.replaying import run_verified
 from hisparse_sim.gpu_replay.harness.timing import elapsed_us, hold_stream, record, timer_us
+from hisparse_sim.gpu_replay.harness.trace_replay import run_verified
 from hisparse_sim.gpu_replay.kernels.kernel import Kernel
 from hisparse_sim.gpu_replay.kernels.native import NATIVE
 from hisparse_sim.traces import open_trace

@@ -8,7 +8,7 @@ from test_fast_slow import with_next
 
 from hisparse_sim.gpu_replay.harness.batch import Batch
 from hisparse_sim.gpu_replay.harness.fast_slow import FastSlowReplayer
-from hisparse_sim.gpu_replay.harness.replaying import run_verified
+from hisparse_sim.gpu_replay.harness.trace_replay import run_verified
 from hisparse_sim.gpu_replay.kernels.build import GpuError, require_gpu
 from hisparse_sim.gpu_replay.kernels.native import NATIVE, load_cache_to_device_buffer_mla
 from hisparse_sim.traces import Demand

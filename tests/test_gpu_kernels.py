@@ -6,7 +6,7 @@ import pytest
 
 from hisparse_sim.gpu_replay.harness.batch import Batch
 from hisparse_sim.gpu_replay.harness.replayer import Replayer
-from hisparse_sim.gpu_replay.harness.replaying import run_verified
+from hisparse_sim.gpu_replay.harness.trace_replay import run_verified
 from hisparse_sim.gpu_replay.kernels import KERNELS, get_kernel
 from hisparse_sim.gpu_replay.kernels.build import GpuError, require_gpu
 from hisparse_sim.gpu_replay.kernels.native import load_cache_to_device_buffer_mla

@@ -19,8 +19,8 @@ from hisparse_sim.gpu_replay.bench.together import Grid, measure_together, merge
 from hisparse_sim.gpu_replay.harness import several
 from hisparse_sim.gpu_replay.harness.batch import make_batch
 from hisparse_sim.gpu_replay.harness.host_memory import cpus_of, numa_node, shared_file, used_bytes
-from hisparse_sim.gpu_replay.harness.replaying import GpuReplay, _tabulate, merge_replays
 from hisparse_sim.gpu_replay.harness.several import choose_devices, run_together
+from hisparse_sim.gpu_replay.harness.trace_replay import GpuReplay, _tabulate, merge_replays
 from hisparse_sim.gpu_replay.kernels.build import GpuError
 from hisparse_sim.simulator.serving.deployment import Deployment
 from hisparse_sim.simulator.serving.hardware import hardware_names, load_hardware

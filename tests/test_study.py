@@ -20,9 +20,9 @@ from hisparse_sim.simulator.replay.kept import Kept
 from hisparse_sim.simulator.replay.sweeping import Progress
 from hisparse_sim.simulator.serving.costs import SwapIn
 from hisparse_sim.simulator.serving.latency import load_link
+from hisparse_sim.simulator.study.batches import entries_in
 from hisparse_sim.simulator.study.statistics import draws, interval_of_ratio, paired_p_value
 from hisparse_sim.simulator.study.studying import Study
-from hisparse_sim.simulator.study.together import entries_in
 from hisparse_sim.traces import Demand, TraceError, trace_from_frame
 from hisparse_sim.traces.drafts import drafted
 

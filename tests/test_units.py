@@ -12,7 +12,7 @@ from make_traces import drift, metadata, table, write, write_table
 
 import hisparse_sim as hs
 from hisparse_sim.cli import cli
-from hisparse_sim.gpu_replay.harness.replaying import replay_on_gpus, replay_trace
+from hisparse_sim.gpu_replay.harness.trace_replay import replay_on_gpus, replay_trace
 from hisparse_sim.simulator.replay import replay_part
 from hisparse_sim.simulator.replay.curves import rolling_curves
 from hisparse_sim.simulator.serving.costs import SwapIn, add_costs, add_swap_in

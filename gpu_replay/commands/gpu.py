@@ -124,8 +124,8 @@ def replay(
     """
     from hisparse_sim.gpu_replay.bench.results import write_result
     from hisparse_sim.gpu_replay.harness.machine import describe_machine
-    from hisparse_sim.gpu_replay.harness.replaying import replay_on_gpus, replay_trace
     from hisparse_sim.gpu_replay.harness.several import find_devices
+    from hisparse_sim.gpu_replay.harness.trace_replay import replay_on_gpus, replay_trace
     from hisparse_sim.traces import atomic_path
     from hisparse_sim.traces.commands.options import open_traces
 

@@ -1,7 +1,7 @@
 """Replay with the eviction of `policies/fast_slow.py` in place of the engine's LRU.
 
-What every position is worth in a step, one byte, is laid where the kernel reads it; who serves
-would write it as the indexer ranks.
+The worth of every position in a step, one byte each, is put where the kernel reads it; a server
+would write it while the indexer ranks.
 """
 
 import functools

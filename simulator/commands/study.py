@@ -53,7 +53,7 @@ prefetch_options = combined(
         callback=several(str),
         help="What is fetched ahead, with parameters as for policies, or FILE.py:NAME; none leaves"
         " all out.  "
-        "[default: all that the traces have enough for]",
+        "[default: all that apply to every trace]",
     ),
     click.option(
         "--budget",

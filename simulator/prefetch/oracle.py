@@ -1,6 +1,8 @@
-"""Knows what is coming: the bound of any prefetcher that sees so many steps ahead and so much of
-them. Of each absent position that a coming step selects it is told with probability `recall`, once
-for all. The nearest are fetched first, as long as none that is needed earlier makes room."""
+"""Knows the future: a bound for every prefetcher that sees as far and as much.
+
+It sees `lookahead` steps ahead, and of each access there it knows with probability `recall`, drawn
+once. The nearest accesses are fetched first, as long as they push out nothing that is needed
+earlier."""
 
 from dataclasses import dataclass
 from typing import NamedTuple

@@ -56,15 +56,15 @@ class Prefetch:
 
     @property
     def key(self) -> str | None:
-        """What finished work is found by, as long as prefetcher and loop are these; None for a
-        prefetcher of one's own, which a name does not tell."""
+        """The key of finished work, which tells this prefetcher and loop from others; None for a
+        prefetcher of one's own, whose name does not tell it from its former versions."""
         if not is_registered(self.prefetcher, PREFETCHERS):
             return None
         setting = (self.budget, self.own_slots, self.in_time)
         return f"prefetch {self.prefetcher.name} {setting} {STAMP}"
 
     def policy(self, name: str) -> None:
-        """There is no policy that only prefetch has."""
+        """Prefetch has no policies of its own."""
 
     def check(self, trace: Trace, policy: Policy, buffer_size: int) -> None:
         """Raise ValueError for a buffer that is too small, TraceError for a trace without what the
@@ -81,7 +81,7 @@ class Prefetch:
     def columns(
         self, trace: Trace, counts: Sequence[Mapping[str, int]], row: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Return what a result row has besides; see docs/metrics.md."""
+        """Return the further columns of a result row; see docs/metrics.md."""
         sums = {name: sum(each[name] for each in counts) for name in Counted._fields}
         return {
             "prefetcher": self.prefetcher.name,

@@ -19,14 +19,14 @@ class Variant(Protocol):
 
     @property
     def key(self) -> str | None:
-        """What finished work is found by, as long as the rules are these; None: it is not kept."""
+        """The key of finished work, which tells these rules from others; None: it is not kept."""
 
     @property
     def start(self) -> str | None:
         """The only start that there is; None: as asked for."""
 
     def policy(self, name: str) -> Policy | None:
-        """Return the policy of this name that is in no registry."""
+        """Return a policy that is in no registry, by its name; None if there is none."""
 
     def check(self, trace: Trace, policy: Policy, buffer_size: int) -> None:
         """Raise ValueError or TraceError for what cannot be replayed."""
@@ -34,7 +34,7 @@ class Variant(Protocol):
     def columns(
         self, trace: Trace, counts: Sequence[Mapping[str, int]], row: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Return what a row has besides, of parts with these counts."""
+        """Return the further columns of a row, whose parts have these counts."""
         ...
 
     def run(self, task: "Task") -> list[Finished]:

@@ -1,7 +1,7 @@
-"""How far policies and prefetchers are from what is least, on which traces, and how surely.
+"""How far policies and prefetchers are from the least that is possible, and how certain that is.
 
 `studying`: `hs.study`.  `rows`, `statistics`: what it returns.  `reuse`, `least`, `bounds`: the
-fewest misses, and the fewest that prefetch leaves.  `barrier`, `together`: the busiest of a batch.
+fewest misses, and the fewest that prefetch leaves.  `barrier`, `batches`: the busiest of a batch.
 
 Names load their module when first used, so that the command line starts without compiled code.
 """

@@ -1,4 +1,5 @@
-"""The bounds of every (request, layer) as a sweep counts them: kept, resumed and spread like it."""
+"""Lower bounds of every (request, layer), computed as a mode of a sweep, so that they are kept,
+resumed and spread over workers as its replays are."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -33,11 +34,11 @@ class Bounds:
 
     @property
     def key(self) -> str:
-        """What finished work is found by."""
+        """The key of finished work."""
         return f"bounds {self.hidden} {STAMP}"
 
     def policy(self, name: str) -> None:
-        """There is no policy that only bounds have."""
+        """Bounds have no policies of their own."""
 
     def check(self, trace: Trace, policy: Policy, buffer_size: int) -> None:
         """Everything that can be replayed has bounds."""
@@ -45,7 +46,7 @@ class Bounds:
     def columns(
         self, trace: Trace, counts: Sequence[Mapping[str, int]], row: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Return what a result row has besides."""
+        """Return the further columns of a result row."""
         return {name: sum(each[name] for each in counts) for name in COLUMNS}
 
     def run(self, task: Task) -> list[Finished]:

@@ -32,7 +32,7 @@ def several(given: object) -> tuple:  # type: ignore[type-arg]
     return (given,) if one else tuple(given)  # type: ignore[arg-type]
 
 
-def with_enough(
+def applicable(
     traces: Sequence[Trace],
     asked: Iterable[Named] | None,
     every: Iterable[Named],

@@ -1,6 +1,6 @@
 """The least that any policy, or any prefetcher, could do: bounds that need the future.
 
-Why each is one is shown in docs/semantics.md, "What is least".
+docs/semantics-bounds.md proves that each is a bound.
 """
 
 import numpy as np

@@ -40,7 +40,7 @@ class Reuse(NamedTuple):
 
 
 def reuse_of(demand: Demand, buffer_size: int, start: str = "staged") -> Reuse:
-    """Count the steps of a (request, layer) for a buffer of B slots, see docs/semantics.md.
+    """Count the steps of a (request, layer) for a buffer of B slots; see docs/semantics-bounds.md.
 
     Raises TraceError for more steps than `MOST_STEPS`, ValueError for bad arguments.
     """

@@ -1,4 +1,4 @@
-"""How sure a mean over layers and requests is, and a difference between two policies.
+"""How certain a mean over layers and requests is, or a difference between two policies.
 
 Layers of a request are alike, and requests are few. So requests are drawn with replacement, then
 layers within each that was drawn (the bootstrap of clusters: Davison and Hinkley 1997, section

@@ -1,4 +1,4 @@
-"""The study: every policy and prefetcher at several buffers over traces, against what is least."""
+"""The study: every policy and prefetcher at several buffers over traces, against lower bounds."""
 
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
@@ -30,11 +30,11 @@ from hisparse_sim.simulator.serving.costs import model_of
 from hisparse_sim.simulator.serving.hardware import load_hardware
 from hisparse_sim.simulator.serving.step_source import steps_for
 from hisparse_sim.simulator.serving.sweep_with_costs import swap_in_over
+from hisparse_sim.simulator.study.batches import entries_in
 from hisparse_sim.simulator.study.bounds import Bounds
-from hisparse_sim.simulator.study.chosen import check_policy, policy_of, several, with_enough
+from hisparse_sim.simulator.study.chosen import applicable, check_policy, policy_of, several
 from hisparse_sim.simulator.study.measured import Measured
 from hisparse_sim.simulator.study.rows import rows_of
-from hisparse_sim.simulator.study.together import entries_in
 from hisparse_sim.traces import Trace, Traces, as_traces
 from hisparse_sim.traces.arguments import step_range, whole_number, whole_numbers
 from hisparse_sim.traces.notebook import Shown
@@ -111,14 +111,14 @@ def study(
     traces
         Paths or opened traces, one or several; None: the bundled sample.
     policies
-        Names or policies; None: all that the traces have enough for. LRU and MIN are always there.
+        Names or policies; None: all that apply to every trace. LRU and MIN are always there.
     buffers
         Slots per request and layer; None: 1, 1.5, 2, 3 and 4 times the top_k.
     start
         "staged" or "direct", see `replay`.
     prefetchers
-        Names, files named as `FILE.py:NAME`, or prefetchers; None: all that the traces have enough
-        for; (): none.
+        Names, files named as `FILE.py:NAME`, or prefetchers; None: all that apply to every trace;
+        (): none.
     budgets
         Entries that a prefetcher may fetch ahead per request, layer and step, which have as many
         slots of the buffer; None: 64, 128, 256 and 512.
@@ -151,9 +151,9 @@ def study(
         if has_drafts(trace)
     ]
     named = None if policies is None else map(policy_of, several(policies))
-    chosen = with_enough(of, named, POLICIES.values(), check_policy, notes)
+    chosen = applicable(of, named, POLICIES.values(), check_policy, notes)
     guesses = None if prefetchers is None else map(get_prefetcher, several(prefetchers))
-    guessing = with_enough(of, guesses, PREFETCHERS.values(), check_trace, notes)
+    guessing = applicable(of, guesses, PREFETCHERS.values(), check_trace, notes)
     for prefetcher in guessing:
         try_out(prefetcher)
     entries = [

@@ -42,7 +42,7 @@ class Mode:
 
     @property
     def key(self) -> str:
-        """What finished work under these rules is found by, as long as the rules are these."""
+        """The key of finished work, which tells these rules from others."""
         setting = (self.draft_tokens, self.acceptance_length, self.resident_tokens)
         return f"{self.rules.name} {setting} {STAMP}"
 
@@ -109,7 +109,7 @@ class Mode:
     def columns(
         self, trace: Trace, counts: Sequence[Mapping[str, int]], row: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Return what a row of a sweep has besides; its parts have these counts."""
+        """Return the further columns of a row of a sweep, whose parts have these counts."""
 
         def total(name: str) -> int:
             return sum(each.get(name, 0) for each in counts)

@@ -1,4 +1,4 @@
-"""SGLang's replacement for drafts, in compiled code: CLOCK with epochs and sampled victims.
+"""SGLang's eviction for steps with drafts, in compiled code: CLOCK with epochs and sampled victims.
 
 The rules are numbered as in docs/semantics-modes.md, "Speculative decoding".
 """
