@@ -3,7 +3,7 @@
 The paper draws 64 candidates for each eviction; here all slots are candidates. Slots filled at the
 start have one use and were filled one step before the first.
 
-libCacheSim draws candidates, too, and counts otherwise.
+libCacheSim draws candidates, too, and so counts differently.
 
 Reference: Blankstein, Sen and Freedman, USENIX ATC 2017.
 """

@@ -1,10 +1,11 @@
-"""LFU with dynamic ageing: a count stands on what the evicted ones had reached.
+"""LFU with dynamic ageing: a count starts from what the evicted ones had reached.
 
 A slot has the value F + L: F its uses since it was fetched, that one included, and L, at its last
 use, the highest value evicted before. Hits have the L before the step and fetched slots the L after
 it, as if hits came first. Slots filled at the start have one use.
 
-libCacheSim's LFUDA adds the lowest value in the cache at every hit, not 1, and so counts otherwise.
+libCacheSim's LFUDA adds the lowest value in the cache at every hit, not 1, and so counts
+differently.
 
 Reference: Arlitt et al. 2000 (GDSF and LFU-DA).
 """

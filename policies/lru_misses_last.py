@@ -1,6 +1,6 @@
-"""The engine's LRU with its last rule turned round: what was fetched is safer than what was hit.
+"""The engine's LRU with its last rule reversed: what was fetched is safer than what was hit.
 
-An ablation: how much of LRU's misses hangs on where the fetched slots go in the order.
+An ablation: how much LRU's misses depend on where the fetched slots go in the order.
 """
 
 from hisparse_sim.policies.hook import copy, hook

@@ -4,9 +4,9 @@ A missed position enters the small queue, or the main one if the ghost remembers
 to 3 at most. If the small queue has reached its share, its oldest slot goes, unless it was hit
 twice: then it moves on to the main queue, and the next is looked at; the ghost remembers the one
 that went. Otherwise the oldest of the main queue goes, unless it has a count: then it returns to
-the newest end with one less. Slots that the step uses are passed; a queue that holds no others
-leaves it to the other one. While the buffer fills, and at a start that finds it filled, the main
-queue takes what the small one has no room for.
+the newest end with one less. Slots that the step uses are passed; a queue that holds only such
+slots leaves the eviction to the other one. While the buffer fills, and at a start that finds it
+filled, the main queue takes what the small one has no room for.
 
 Reference: Yang et al., SOSP 2023, algorithm 1.
 """

@@ -1,8 +1,8 @@
-"""LRU among a few slots drawn at random, as a cache does that keeps no order.
+"""LRU among a few slots drawn at random, as in caches that keep no order.
 
 For every miss, `candidates` of the slots that the step does not use are drawn with replacement, and
 the one used longest ago goes, of equal ones the first drawn. The generator is that of `random`,
-whose 1 candidate this is. Empty slots come first, without a draw.
+which is this policy with one candidate. Empty slots come first, without a draw.
 
 Reference: Redis, `maxmemory-samples`, 5 by default; Psounis and Prabhakar 2001 for the idea.
 """

@@ -1,8 +1,8 @@
 """LRU within sets, as in a processor's cache: a kernel that keeps order in a few slots only.
 
 Slot i and position p are of set i mod S and p mod S, S = B // `ways`. A miss takes the slot of its
-set that was used longest ago, of equal ones the lowest. A step may use a set up: then the next set
-with a slot to give gives one, so what a step selects always fits. Empty slots are filled in their
+set that was used longest ago, of equal ones the lowest. If a step uses up a set, the next set that
+has a slot to spare gives one, so what a step selects always fits. Empty slots are filled in their
 order, of whatever set.
 """
 

@@ -1,4 +1,4 @@
-"""The textbook's LRU: a step moves its slots behind the others in the order of its row.
+"""Textbook LRU: a step moves its slots behind the others in the order of its row.
 
 The engine's own order (`lru`) puts what was fetched before what was hit; this one does not tell
 them apart, so that a larger buffer holds whatever a smaller one does.

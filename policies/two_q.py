@@ -3,8 +3,8 @@
 A missed position enters A1in, a queue that hits do not reorder; if A1out remembers it, it enters
 Am, an LRU list. When the buffer is full and A1in holds more than its share, its oldest slot goes,
 and A1out remembers the position, the oldest of which it forgets beyond its share; else the oldest
-slot of Am goes. A list that holds only slots of the step leaves it to the other. Slots filled at
-the start are in A1in. A position that returns leaves A1out before an eviction adds to it.
+slot of Am goes. A list that holds only slots of the step leaves the eviction to the other. Slots
+filled at the start are in A1in. A position that returns leaves A1out before an eviction adds to it.
 
 Reference: Johnson and Shasha, VLDB 1994, "2Q, full version".
 """
