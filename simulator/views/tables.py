@@ -167,7 +167,8 @@ def table_text(
     columns = {
         name: (escaped(heading), _plainly(show)) for name, (heading, show) in columns.items()
     }
-    before, after = (escaped(layout.get(side, ""), lines=True) for side in ("before", "after"))
+    before = escaped(layout.get("before", ""), lines=True)
+    after = escaped(layout.get("after", ""), lines=True)
     bars, sections = layout.get("bars", ""), layout.get("sections")
     console = Console(highlight=False, markup=False, emoji=False)
     plain = output is not None or not console.is_terminal
