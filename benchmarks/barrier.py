@@ -24,9 +24,9 @@ from hisparse_sim.simulator.replay import replay_part
 from hisparse_sim.simulator.serving.costs import SwapIn
 from hisparse_sim.simulator.serving.latency import KERNELS, load_link, swap_in_us
 from hisparse_sim.simulator.study.barrier import least_barrier
+from hisparse_sim.simulator.study.batches import least_us_of
 from hisparse_sim.simulator.study.least import least_misses
 from hisparse_sim.simulator.study.reuse import reuse_of
-from hisparse_sim.simulator.study.batches import least_us_of
 from hisparse_sim.traces import Demand, Trace, open_trace
 
 RESULT = Path(__file__).parent / "results" / "barrier.json"
