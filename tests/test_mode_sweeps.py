@@ -199,7 +199,7 @@ def test_notes_say_what_is_assumed(tmp_path: Path) -> None:
     said = " ".join(swept.notes)
     assert "sglang-0.5.20 has no swap-in for drafts" in said
     assert "also where a draft is not accepted" in said
-    assert "2 to 4 draft tokens and a top_k of at least 1,024" in said
+    assert "drafts of 2 to 4 tokens a step, and a top_k of at least 1,024" in said
     assert "not compared with MIN" in " ".join(hs.sweep(path, buffers=16, draft_tokens=4).notes)
 
 
