@@ -73,7 +73,8 @@ class FastSlowState(SlotState):
         held = self.token >= 0
         now = np.where(held, worths[np.maximum(self.token, 0)], 0).astype(np.int32)
         self.fast = self.fast // 4 + now
-        self.slow = self.slow - self.slow // 8 + now
+        tick = int((seq_len - 1) % 16 == 0)
+        self.slow = np.maximum(self.slow - np.maximum(self.slow // 8, tick), 0) + now
         missed = demanded[~np.isin(demanded, self.token)]
         # Empty slots, then the lowest sums; ties by number. Each kind is handed out by number.
         keys = np.where(held, self.slow + 6 * self.fast, -1)

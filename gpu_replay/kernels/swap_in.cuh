@@ -184,11 +184,12 @@ __global__ void __launch_bounds__(kThreads, 1) swap_in_kernel(const SwapIn a) {
   }
   [[maybe_unused]] int key[kSlots];
   if constexpr (kWorth) {
+    const int tick = (seq_len - 1) % 16 == 0;
 #pragma unroll
     for (int j = 0; j < kSlots; ++j) {
-      const uint32_t sums = static_cast<uint16_t>(in_order[j]);
+      const int sums = static_cast<uint16_t>(in_order[j]);
       const int fast = (sums & 127) / 4 + now[j];
-      const int slow = (sums >> 7) - (sums >> 10) + now[j];
+      const int slow = max((sums >> 7) - max(sums >> 10, tick), 0) + now[j];
       in_order[j] = packed(fast, slow);
       const bool evictable = slot_of(j) < BUFFER && !(found >> j & 1);
       key[j] = evictable && token[j] >= 0 ? min(slow + 6 * fast, kThreads - 1) : kKept;

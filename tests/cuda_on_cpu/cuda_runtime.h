@@ -18,6 +18,7 @@
 #define asm
 #define volatile(...)
 
+using std::max;
 using std::min;
 
 struct int2 { int x, y; };
