@@ -40,7 +40,7 @@ _PART = _Number(most=1 + 1e-9)  # of a sum of 1, as floating point gives it
 _ANY = _Number(least=-1e300)
 _NUMBERS: Mapping[str, _Number] = {
     **dict.fromkeys(
-        "accesses anchor_misses break_even decode_instances draft_tokens first_step gpus"
+        "accesses anchor_misses break_even budget decode_instances draft_tokens first_step gpus"
         " host_bytes_per_request replayed_misses resident_accesses resident_tokens unloaded"
         " host_to_device_ratio hot_buffer_bytes entry_bytes max misses prefill_instances ratio"
         " request_tokens requests requests_per_gpu skip_steps steps step top_k window".split(),
@@ -50,7 +50,7 @@ _NUMBERS: Mapping[str, _Number] = {
     "batch": _Number(most=65536, whole=True),
     **dict.fromkeys(
         "baseline_tokens_per_s baseline_tpot_ms baseline_ttft_s bytes_per_request bytes_per_step"
-        " copy_us device_pool_gib host_gb"
+        " copies_per_step copy_us device_pool_gib host_gb"
         " accepted_per_step bytes_per_token hidden host_gib misses_per_step misses_per_token p10"
         " native_us p50 p90 p95 sglang_us sum_gb_s swap_in_us timer_us"
         " cost_per_million goodput_per_s tokens_per_s tokens_per_s_per_gpu tpot_ms tpot_p50_ms"
@@ -64,7 +64,7 @@ _NUMBERS: Mapping[str, _Number] = {
 }
 TEXTS = frozenset(  # with the seed, an identifier of up to 63 bits
     "bottleneck engine flags gap hardware how kv_dtype layout limit link load machine method missed"
-    " mode model parameters policy provenance reason request rules seed selected_layers"
+    " mode model parameters policy prefetcher provenance reason request rules seed selected_layers"
     " selected_requests selected_steps source start swap_in_kernel trace trace_sha256 unit version"
     " what".split()
 )

@@ -53,21 +53,23 @@ def text_of(cell: str) -> str:
     return cell[1:] if cell[:1] == "'" and _FORMULA.match(cell) else cell
 
 
-def read_rows(path: Path, needed: Collection[str] = ()) -> pd.DataFrame:
+def read_rows(path: Path, needed: Collection[str] = (), *, study: bool = False) -> pd.DataFrame:
     """Return the rows of a result file; columns that are known have their type.
 
     Texts are `string`, whole numbers int64 or, where values are missing, Int64. A document (of plan
     or gpu bench) is its list of rows, with what stands beside it in every row. `needed`: columns
-    that must be there and have a value in every row.
+    that must be there and have a value in every row. `study`: rows of a study are read, which are
+    not those of a sweep and refused otherwise.
 
     Raises TraceError for a file of another kind or too large, a missing column, and a value of
     another type or out of range; it names the row.
     """
     rows = present_columns(_READERS[_suffix(path)](path))
-    if "gap_closed" in rows.columns:
+    if "gap_closed" in rows.columns and not study:
         raise TraceError(
-            f"{path} is a study, whose rows are not those of a sweep: read it with pandas, or write"
-            " a table with `hisparse-sim study -o FILE --format table`"
+            f"{path} is a study, whose rows are not those of a sweep: read it with pandas, draw it"
+            " with `hisparse-sim plot prefetch`, or write a table with `hisparse-sim study -o FILE"
+            " --format table`"
         )
     if missing := sorted(set(needed) - set(rows.columns)):
         raise TraceError(

@@ -24,6 +24,7 @@ from hisparse_sim.simulator.views.figures.misses import (
     rolling_misses,
 )
 from hisparse_sim.simulator.views.figures.page import locality_page
+from hisparse_sim.simulator.views.figures.prefetched import exposed_misses
 from hisparse_sim.simulator.views.figures.reuse import overlap, reuse_distance, working_set
 from hisparse_sim.simulator.views.figures.served import percentiles, time_shares
 from hisparse_sim.simulator.views.figures.style import (
@@ -50,6 +51,7 @@ __all__ = [
     "check_suffix",
     "cross_layer_overlap",
     "drift",
+    "exposed_misses",
     "latency",
     "layer_step_map",
     "locality_page",

@@ -9,7 +9,8 @@ import pandas as pd
 
 from hisparse_sim.simulator.mrc import mrc
 from hisparse_sim.simulator.mrc.facts import is_facts
-from hisparse_sim.simulator.views.figures import costs, misses, served
+from hisparse_sim.simulator.replay.result_files import read_rows
+from hisparse_sim.simulator.views.figures import costs, misses, prefetched, served
 from hisparse_sim.simulator.views.figures.style import SCREEN
 from hisparse_sim.simulator.views.report.results import read_results, rows_of
 from hisparse_sim.traces import TraceError
@@ -47,6 +48,11 @@ KINDS = {
     "curve": Kind(
         "rolling misses over decode steps", "curve", lambda r, s: misses.rolling_misses(r, style=s)
     ),
+    "prefetch": Kind(
+        "misses that prefetch leaves, and what it copies",
+        "study",
+        lambda r, s: prefetched.exposed_misses(r, style=s),
+    ),
     "pareto": Kind(
         "plans: throughput against latency", "plan", lambda r, s: costs.plan_pareto(r, style=s)
     ),
@@ -76,6 +82,9 @@ def plot(kind: str, results: Sequence[str | Path], *, style: str = SCREEN) -> "A
     if kind == "mrc" and all(path.suffix == ".parquet" and is_facts(path) for path in paths):
         return KINDS[kind].draw(mrc(list(paths)).rows, style)
     wanted = KINDS[kind].of
+    if wanted == "study":
+        studied = [read_rows(path, study=True) for path in paths]
+        return KINDS[kind].draw(pd.concat(studied, ignore_index=True), style)
     rows = rows_of(read_results(paths), wanted)
     if rows.empty:
         names = ", ".join(str(path) for path in paths)

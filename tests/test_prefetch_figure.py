@@ -1,0 +1,97 @@
+"""The figure of a study with prefetch: what stands where, and which tables are refused."""
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from make_results import run
+from make_traces import drift, metadata
+from make_traces import write as write_trace
+
+import hisparse_sim as hs
+from hisparse_sim.simulator.views import figures
+
+
+def row(prefetcher: str, budget: int, policy: str, misses: float, copies: float) -> dict[str, Any]:
+    return {
+        "trace": "t", "provenance": "synthetic", "prefetcher": prefetcher, "budget": budget,
+        "policy": policy, "buffer": 64, "misses_per_step": misses, "copies_per_step": copies,
+    }  # fmt: skip
+
+
+ROWS = pd.DataFrame(
+    [
+        row("none", 0, "lru", 10.0, float("nan")),
+        row("none", 0, "clock", 9.0, float("nan")),
+        row("none", 0, "belady", 4.0, float("nan")),
+        row("slash", 8, "lru", 8.5, 16.0),
+        row("slash", 4, "lru", 9.5, 13.0),
+        row("oracle", 4, "lru", 6.0, 11.0),
+    ]
+)
+
+
+def places(axes: Any) -> dict[str, list[list[float]]]:
+    return {mark.get_label(): mark.get_offsets().tolist() for mark in axes.collections}
+
+
+def test_misses_stand_over_copies_beyond_those_of_lru() -> None:
+    axes: Any = figures.exposed_misses(ROWS)
+    assert places(axes) == {
+        "slash": [[3.0, 9.5], [6.0, 8.5]],  # by budget
+        "oracle": [[1.0, 6.0]],
+        "LRU": [[0.0, 10.0]],
+        "MIN": [[-6.0, 4.0]],
+    }
+    smaller, larger = axes.collections[0].get_sizes()
+    assert smaller < larger
+    assert "B = 64" in axes.get_title(loc="left")
+    assert "budget 4 to 8" in axes.get_legend().get_title().get_text()
+    assert axes.figure.get_supxlabel() == "synthetic trace t"
+
+
+def test_policies_beside_a_prefetch_are_told_apart_and_shown_alone() -> None:
+    beside = ROWS[ROWS["prefetcher"] == "slash"].assign(policy="clock", misses_per_step=7.0)
+    axes: Any = figures.exposed_misses(pd.concat([ROWS, beside]))
+    assert list(places(axes)) == [
+        "slash, LRU",
+        "oracle, LRU",
+        "slash, CLOCK",
+        "LRU",
+        "CLOCK",
+        "MIN",
+    ]
+    assert places(axes)["CLOCK"] == [[-1.0, 9.0]]
+
+
+def test_of_several_traces_all_together_are_drawn() -> None:
+    other = ROWS.assign(trace="u", misses_per_step=1.0)
+    with pytest.raises(ValueError, match="shows one study of one buffer"):
+        figures.exposed_misses(pd.concat([ROWS, other]))
+    axes: Any = figures.exposed_misses(pd.concat([other, ROWS.assign(trace="all")]))
+    assert places(axes)["LRU"] == [[0.0, 10.0]]
+    assert axes.figure.get_supxlabel() == "synthetic trace u"
+
+
+def test_other_tables_are_refused() -> None:
+    with pytest.raises(ValueError, match="lacks the columns copies_per_step"):
+        figures.exposed_misses(ROWS.drop(columns="copies_per_step"))
+    with pytest.raises(ValueError, match="these rows are of 64, 96: run study with one --buffer"):
+        figures.exposed_misses(pd.concat([ROWS, ROWS.assign(buffer=96)]))
+    for without in ("none", "slash,oracle"):
+        with pytest.raises(ValueError, match="needs rows with a prefetch, and LRU without one"):
+            figures.exposed_misses(ROWS[~ROWS["prefetcher"].isin(without.split(","))])
+
+
+def test_a_file_of_study_is_drawn(tmp_path: Path) -> None:
+    parts = [drift(layer=layer, steps=30) for layer in range(2)]
+    trace = write_trace(tmp_path / "t.parquet", parts, metadata())
+    run(
+        "study", trace, "--policy", "lru", "--buffer", "16", "--budget", "2,4", "--prefetch",
+        "slash", "-o", tmp_path / "study.csv",
+    )  # fmt: skip
+    axes: Any = figures.plot("prefetch", [tmp_path / "study.csv"])
+    rows = hs.study(trace, "lru", 16, prefetchers="slash", budgets=[2, 4]).rows
+    ahead = rows[rows["prefetcher"] == "slash"]
+    assert [y for _, y in places(axes)["slash"]] == pytest.approx(ahead["misses_per_step"].tolist())
