@@ -32,9 +32,9 @@ def plot(
 ) -> None:
     """Draw a result as a figure, on the screen's style or for a paper.
 
-    KIND: mrc and policies (of sweep or mrc), curve, pareto (of plan), throughput, tpot, ttft and
-    shares (of serve), latency (of gpu bench). RESULT: files that these commands wrote with -o. The
-    origin of the data is in the file's metadata, too.
+    KIND: mrc and policies (of sweep or mrc), curve, prefetch (of study), pareto (of plan),
+    throughput, tpot, ttft and shares (of serve), latency (of gpu bench). RESULT: files that these
+    commands wrote with -o. The origin of the data is in the file's metadata, too.
 
     \b
     hisparse-sim mrc -o facts.parquet && hisparse-sim plot mrc facts.parquet --paper -o mrc.pdf
