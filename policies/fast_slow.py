@@ -4,15 +4,15 @@ The worth of a position in a step is 62 for the best rank and falls to 0 for the
 those behind the row included: x (x + 64) / 128 with x = 63 - 64 rank / ranks, rounded down both
 times. What is not ranked is worth 0. Every slot holds two sums of what its position was worth: one
 forgets three quarters a step and tells what is asked for now, the other forgets an eighth and tells
-what returns. An eighth of less than 8 is nothing; it falls by one whenever the newest position is a
-multiple of 16, and so tells how long ago a position was ranked when all else is forgotten. The
-victims are the slots with the lowest slow + 6 fast that the step does not use; of equal ones the
-lowest numbers; empty slots first. They are handed out by number. A fetched position starts with
-sums of 5/4 and 1/2 of its worth.
+what returns. Below 8, where an eighth is nothing, that sum falls by one in steps whose newest
+position is a multiple of 16: it tells how long ago a position was ranked when all else is
+forgotten. The victims are the slots with the lowest slow + 6 fast that the step does not use; of
+equal ones the lowest numbers; empty slots first. They are handed out by number. A fetched position
+starts with sums of 5/4 and 1/2 of its worth.
 
 All numbers are whole, and the two sums of a slot fit into 16 bits: this is the rule that the native
 kernel runs (`gpu_replay/kernels/swap_in.cuh`), slot for slot. The constants were chosen on layers
-3, 9, 15, 21 and 27 of two documents, see docs/policy-study.md.
+3, 9, 15, 21 and 27 of two documents (the 16 on two others, at 8k), see docs/policy-study.md.
 """
 
 from typing import NamedTuple

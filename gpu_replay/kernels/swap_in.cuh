@@ -184,7 +184,7 @@ __global__ void __launch_bounds__(kThreads, 1) swap_in_kernel(const SwapIn a) {
   }
   [[maybe_unused]] int key[kSlots];
   if constexpr (kWorth) {
-    const int tick = (seq_len - 1) % 16 == 0;
+    const int tick = (seq_len - 1) % 16 == 0;  // when `slow` falls by one at least
 #pragma unroll
     for (int j = 0; j < kSlots; ++j) {
       const int sums = static_cast<uint16_t>(in_order[j]);

@@ -44,9 +44,8 @@ def exposed_misses(
     traces = set(rows["trace"])
     corner = origin(rows[rows["trace"] != ALL])
     rows = rows[rows["trace"] == ALL] if ALL in traces else rows
-    place = ["prefetcher", "budget", "policy"]
     sizes = sorted(rows["buffer"].unique())
-    if len(sizes) != 1 or rows.duplicated(place).any():
+    if len(sizes) != 1 or rows.duplicated(["prefetcher", "budget", "policy"]).any():
         found = ", ".join(f"{size:,}" for size in sizes)
         raise ValueError(
             f"the figure of prefetch shows one study of one buffer, and these rows are of {found}:"
