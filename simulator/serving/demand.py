@@ -7,7 +7,7 @@ in question. A model without a profile takes the nearest one.
 from __future__ import annotations
 
 from functools import lru_cache
-from os.path import commonprefix
+from itertools import takewhile
 from typing import NamedTuple
 
 from hisparse_sim.simulator.serving.model import Model
@@ -34,10 +34,16 @@ def profile_of(model: Model) -> Profile:
     alike = alike or [one for one in known if one.tokens_per_position > 1]
 
     def similar(profile: Profile) -> int:
-        names = [profile.name, profile.model.lower()]
-        return max(len(commonprefix([name, model.name.lower()])) for name in names)  # noqa: RUF071
+        return max(
+            _shared(name, model.name.lower()) for name in (profile.name, profile.model.lower())
+        )
 
     return max(alike, key=similar)
+
+
+def _shared(one: str, other: str) -> int:
+    """How many characters both begin with."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
 
 
 def profile_names() -> tuple[str, ...]:
