@@ -56,7 +56,8 @@ def _read_one(
             stack.close()  # the value before is complete; there may be thousands
             values[number] = folder / str(number)
             with scratch_errors(folder):
-                return partial(write_scratch, stack.enter_context(values[number].open("wb")))
+                sink = stack.enter_context(values[number].open("wb", buffering=0))
+                return partial(write_scratch, sink)
 
         extractor = Extractor(key, open_sink)
         empty = True

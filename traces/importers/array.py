@@ -69,7 +69,7 @@ def _open_npz(path: Path, scratch: Path) -> Any:
             names = ", ".join(member.filename for member in members[:10])
             raise TraceError(f"{path} holds {len(members)} arrays ({names}), expected one")
         _refuse_bomb(path, members)
-        with archive.open(members[0]) as source, unpacked.open("wb") as target:
+        with archive.open(members[0]) as source, unpacked.open("wb", buffering=0) as target:
             while piece := source.read(1 << 20):
                 write_scratch(target, piece)
     return open_npy(unpacked, str(path))

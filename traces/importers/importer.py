@@ -1,10 +1,12 @@
 """An importer: a name, and a function from a file to demands."""
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from io import FileIO
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from hisparse_sim.traces.demand import Demand
 from hisparse_sim.traces.errors import TraceError
@@ -100,8 +102,9 @@ def scratch_errors(scratch: Path) -> Iterator[None]:
         ) from error
 
 
-def write_scratch(file: BinaryIO, piece: bytes) -> None:
-    """Write to a scratch file at once, so that a full disk shows here."""
-    with scratch_errors(Path(file.name).parent):
-        file.write(piece)
-        file.flush()
+def write_scratch(file: FileIO, piece: bytes) -> None:
+    """Write to an unbuffered scratch file, so that a full disk shows here, not at its close."""
+    left = memoryview(piece)
+    with scratch_errors(Path(os.fsdecode(file.name)).parent):
+        while left:
+            left = left[file.write(left) :]
