@@ -17,6 +17,7 @@ from hisparse_sim.traces.asking import asking, is_absent, tried
 from hisparse_sim.traces.errors import TraceError
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://.")
+_BUFFER_BYTES = 1 << 13  # Python's own is 128 KiB from 3.14 on, more than is wanted of a footer
 _PIECE_BYTES = 1 << 23  # of a whole file that is streamed
 
 
@@ -161,7 +162,7 @@ class Url:
     def open(self, mode: str = "rb", **_: Any) -> io.BufferedReader:
         """Open it to read its bytes, no more of them than are asked for."""
         assert mode == "rb"
-        return io.BufferedReader(Ranges(self))
+        return io.BufferedReader(Ranges(self), _BUFFER_BYTES)
 
     def fetch(self, begins: list[int], ends: list[int]) -> list[bytes]:
         """Return ranges of bytes, all asked for at once where that can be. Raises TraceError."""
