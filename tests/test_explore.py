@@ -121,7 +121,8 @@ def got(url: str, host: str | None = None) -> tuple[int, str]:
         with urllib.request.urlopen(request, timeout=20) as reply:
             return reply.status, reply.read().decode()
     except urllib.error.HTTPError as error:
-        return error.code, error.read().decode()
+        with error:
+            return error.code, error.read().decode()
 
 
 ASKED = "&buffer=8192&policy=lru&link=pcie4&model=glm-5.1&prompt=32768&concurrency=16"

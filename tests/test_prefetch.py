@@ -13,7 +13,6 @@ from make_traces import demand, drift, metadata, several, write
 from reference import Stream, replay
 from streams import cases, demand_of
 
-import hisparse_sim as hs
 from hisparse_sim.policies import PolicyError, get_policy
 from hisparse_sim.policies.hook import hook
 from hisparse_sim.simulator.prefetch import (
@@ -414,7 +413,7 @@ def test_finished_work_is_kept_and_taken_up(tmp_path: Path) -> None:
 
 
 def test_the_page_lists_the_prefetchers() -> None:
-    page = (Path(hs.__file__ or "").parent / "docs" / "prefetch.md").read_text()
+    page = (Path(__file__).parents[1] / "docs" / "prefetch.md").read_text()
     before = page.split("## What is replayed")[0]
     assert re.findall(r"^\| `([\w-]+)` \|", before, re.MULTILINE) == list(PREFETCHERS)
 

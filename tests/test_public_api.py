@@ -27,7 +27,7 @@ from hisparse_sim.traces import trace_from_frame
 from hisparse_sim.traces.commands.options import in_options
 from hisparse_sim.traces.notebook import MOST_ROWS, shown
 
-ROOT = Path(hs.__file__ or "").parent
+ROOT = Path(__file__).parents[1]
 TINY = trace_from_frame(table(several(requests=1, steps=60)), top_k=8, name="tiny")
 
 
