@@ -26,6 +26,34 @@ def test_every_package_is_listed() -> None:
     assert listed == found
 
 
+def test_the_lowest_versions_that_ci_takes_are_those_promised() -> None:
+    extras = ("dask", "remote")
+    promised = [*PROJECT["project"]["dependencies"]]
+    promised += [
+        one for extra in extras for one in PROJECT["project"]["optional-dependencies"][extra]
+    ]
+    lowest = {}
+    for one in promised:
+        found = re.fullmatch(r"([\w-]+)(?:\[\w+\])?>=([\d.]+)(?:;.*)?", one)
+        assert found is not None, one
+        lowest[found[1]] = found[2]
+    lines = (ROOT / ".ci" / "lowest.txt").read_text().splitlines()
+    taken = dict(line.split("==") for line in lines if not line.startswith("#"))
+    assert set(taken) == set(lowest)
+    for name, version in taken.items():
+        # 1.26.0 is 1.26
+        assert re.sub(r"(\.0)+$", "", version) == re.sub(r"(\.0)+$", "", lowest[name]), name
+
+
+def test_the_lowest_python_is_the_first_of_the_classifiers() -> None:
+    shown = [
+        one.rpartition(" ")[2]
+        for one in PROJECT["project"]["classifiers"]
+        if one.startswith("Programming Language :: Python :: 3.")
+    ]
+    assert PROJECT["project"]["requires-python"] == f">={shown[0]}"
+
+
 def test_a_stale_build_folder_ships_nothing(tmp_path: Path) -> None:
     tracked = subprocess.run(
         ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False
