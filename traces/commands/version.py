@@ -10,7 +10,8 @@ import click
 # What results and errors depend on, and what the extras bring.
 PACKAGES = (
     "numpy pandas pyarrow numba llvmlite matplotlib click rich isal"
-    " distributed fsspec s3fs gcsfs huggingface_hub torch transformers datasets aiconfigurator"
+    " distributed fsspec s3fs gcsfs huggingface_hub vl-convert-python prometheus-client"
+    " torch transformers datasets aiconfigurator sglang vllm"
 ).split()
 
 
