@@ -12,7 +12,7 @@ from loopback import Asked
 from store_servers import S3
 
 from hisparse_sim.cli import cli
-from hisparse_sim.traces import TraceError, atomic_path
+from hisparse_sim.traces import TraceError, atomic_path, publish
 from hisparse_sim.traces.publish import Changed, Target
 from hisparse_sim.traces.remote import place_of
 
@@ -41,6 +41,10 @@ def begun(url: str, force: bool = False) -> Target:
     target = Target(url, force)
     target.refuse_unwritable()
     return target
+
+
+def run(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(cli, [str(argument) for argument in arguments])
 
 
 def content(url: str) -> bytes:
@@ -127,6 +131,22 @@ def test_a_file_that_cannot_be_put_is_kept(writable: Any, here: Path) -> None:
     assert str(refused.value).endswith(f"; the result is kept, complete, in {kept}")
     assert (kept.read_bytes(), kept.suffix, path.exists()) == (b"ours", ".csv", False)
     assert kept.name.startswith("rows-")
+
+
+def test_ctrl_c_during_an_upload_keeps_the_file(
+    s3: S3, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(publish._UPLOADS, "s3", interrupt)
+    done = run("policies", "-o", "s3://bucket/policies.csv")
+    assert done.exit_code == 130
+    (kept,) = here.iterdir()
+    assert (
+        f"interrupted while the result was uploaded; the result is kept, complete, in {kept}"
+        in (done.output.replace("\n", ""))
+    )
 
 
 def test_an_exception_before_the_end_keeps_nothing(s3: S3, here: Path) -> None:
@@ -216,10 +236,6 @@ def test_a_store_without_conditions_is_looked_at_before_the_upload(source: Path)
         target.put(source)
     assert content("memory://rows.csv") == b"theirs"
     fsspec.filesystem("memory").rm("/rows.csv")
-
-
-def run(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(cli, [str(argument) for argument in arguments])
 
 
 def test_a_command_refuses_and_names_the_way_out(s3: S3, here: Path) -> None:

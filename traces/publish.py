@@ -130,7 +130,8 @@ def uploaded(target: Target) -> Iterator[Path]:
     """Yield a path to write to; the file is put to `target` when the block ends without an
     exception.
 
-    Raises TraceError if it cannot be; the message names the local file that holds it then.
+    Raises TraceError if it cannot be, and KeyboardInterrupt; the message names the local file that
+    holds it then.
     """
     with ExitStack() as stack:
         folder = Path(tempfile.mkdtemp())
@@ -139,11 +140,12 @@ def uploaded(target: Target) -> Iterator[Path]:
         yield path
         try:
             target.put(path)
-        except TraceError as error:
+        except (TraceError, KeyboardInterrupt) as error:
             kept = _kept(path)
             if kept == path:
                 stack.pop_all()
-            raise TraceError(f"{error}; the result is kept, complete, in {kept}") from error
+            what = str(error) or "interrupted while the result was uploaded"
+            raise type(error)(f"{what}; the result is kept, complete, in {kept}") from error
 
 
 def _kept(path: Path) -> Path:

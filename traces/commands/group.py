@@ -77,8 +77,8 @@ class Group(click.Group):
         try:
             with _signals_end():
                 return super().invoke(ctx)
-        except KeyboardInterrupt:
-            raise Interrupted("interrupted") from None
+        except KeyboardInterrupt as error:
+            raise Interrupted(escaped(str(error)) or "interrupted") from None
         except click.ClickException as error:
             if not isinstance(error, click.BadParameter):  # click's own, of lines
                 error.message = escaped(error.message)  # type: ignore[misc]

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from hisparse_sim.simulator.study.measured import NO_PREFETCH
+from hisparse_sim.simulator.prefetch import NO_PREFETCH
 from hisparse_sim.simulator.study.rows import ALL, BELADY, LRU
 from hisparse_sim.simulator.views.figures.style import (
     from_zero,
