@@ -314,3 +314,42 @@ def test_arrow_files_count(one: Path, tmp_path: Path) -> None:
         with opens(path, rows.schema, options=pa.ipc.IpcWriteOptions(compression=options)) as file:
             file.write_table(rows)
         same_trace(root, one)
+
+
+def test_links_are_followed_except_back(tmp_path: Path) -> None:
+    root = hive(tmp_path / "set", *KEYS)
+    (root / "request=a").rename(tmp_path / "elsewhere")
+    (root / "request=a").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere" / "back").symlink_to(root)
+    assert open_trace(root).requests == tuple(sorted(REQUESTS))
+
+
+def test_what_cannot_be_read_is_not_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = hive(tmp_path / "set", *KEYS)
+    dangling = root / "request=a" / "layer=0" / "part-1.parquet"
+    dangling.symlink_to("nowhere")
+    with pytest.raises(TraceError, match=f"^{dangling} does not exist$"):
+        open_trace(root)
+    dangling.unlink()
+    listed = Path.iterdir
+
+    def refused(folder: Path) -> Any:
+        if folder.name == "request=a":
+            raise PermissionError(13, "Permission denied")
+        return listed(folder)
+
+    monkeypatch.setattr(Path, "iterdir", refused)
+    with pytest.raises(TraceError, match=r"request=a cannot be read: Permission denied$"):
+        open_trace(root)
+
+
+def test_a_folder_whose_name_is_not_utf8_is_named(tmp_path: Path) -> None:
+    file = put(tmp_path / "request=a" / "part-0.parquet", PARTS[:1], "request")
+    try:
+        file.parent.rename(tmp_path / os.fsdecode(b"request=\xff"))
+    except OSError:
+        pytest.skip("the file system takes UTF-8 only")
+    with pytest.raises(TraceError, match=r"part-0\.parquet: its folder .* does not encode UTF-8$"):
+        open_trace(tmp_path)

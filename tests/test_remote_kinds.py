@@ -79,3 +79,21 @@ def test_a_glob_and_a_folder(store: Any, url: str) -> None:
     assert expand([f"{folder}*.parquet"]) == [f"{folder}t.parquet"]
     none = CliRunner().invoke(cli, ["trace", "info", f"{folder}*.arrow"])
     assert (none.exit_code, "no file matches" in none.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("name", ["t.parquet", "bad.parquet", "none.parquet", "*.arrow"])
+@pytest.mark.parametrize("command", ["info", "validate"])
+def test_no_message_tells_credentials(site: Any, local: Path, command: str, name: str) -> None:
+    site.push("t.parquet", local.read_bytes())
+    site.push("bad.parquet", b"PAR1 and no more of it")
+    host = site.root.removeprefix("http://")
+    url = f"http://user:secret@{host}/{name}?X-Amz-Signature=secret&Expires=9"
+    done = CliRunner().invoke(cli, ["trace", command, url])
+    assert name in done.output
+    assert "secret" not in done.output
+    assert "user" not in done.output
+
+
+def test_what_is_left_of_a_url_in_a_sentence() -> None:
+    said = str(TraceError("https://a:b@c:1/x.parquet?sig=d%2F&e=f: no; s3://k:s@b/t?.parquet, u@v"))
+    assert said == "https://c:1/x.parquet?...: no; s3://b/t?.parquet, u@v"

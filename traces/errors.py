@@ -1,16 +1,22 @@
 """The exception of this folder, and how to install what is missing."""
 
+import re
+
+_PASSWORD = re.compile(r"(?<=://)[^\s/?#]*@")
+_QUERY = re.compile(r"""(https?://[^\s?'"]*\?)[^\s'"]+?(?=[:;,.)]*(?:[\s'"]|$))""")
+
 
 class TraceError(ValueError):
     """A file that cannot be read as a trace, or written.
 
     The message is one sentence for the user: it names the file, the place in it (request, layer,
     step) and, if there is one, the remedy. The command line prints it and exits with 1.
-    What it quotes stays on one line, and cannot move or colour anything in a terminal.
+    What it quotes stays on one line, cannot move or colour anything in a terminal, and has no
+    credentials of a URL.
     """
 
     def __init__(self, message: str) -> None:
-        super().__init__(one_line(message))
+        super().__init__(one_line(without_credentials(message)))
 
 
 def one_line(text: str) -> str:
@@ -20,6 +26,12 @@ def one_line(text: str) -> str:
     return "".join(
         each if each.isprintable() else each.encode("unicode_escape").decode() for each in text
     )
+
+
+def without_credentials(text: str) -> str:
+    """Return a text without the users, passwords and queries of its URLs: messages end up in logs,
+    and the query of a presigned URL opens its file to anybody."""
+    return _QUERY.sub(r"\1...", _PASSWORD.sub("", text)) if "://" in text else text
 
 
 def install(extra: str) -> str:

@@ -98,16 +98,39 @@ def _files(root: Path) -> Iterator[tuple[Path, str]]:
             if _counts(below):
                 yield place_of(url), below
         return
-    for path in sorted(path for path in root.rglob("*") if path.is_file()):
+    for path in sorted(_walk(root)):
         below = path.relative_to(root).as_posix()
         if _counts(below):
             yield path, below
 
 
+def _walk(folder: Path, above: frozenset[Path] = frozenset()) -> Iterator[Path]:
+    """Yield what is no folder below one. Links are followed, except back to a folder above.
+
+    Raises TraceError for a folder that cannot be read: its rows would be missing unseen.
+    """
+    here = folder.resolve()
+    if here in above:
+        return
+    try:
+        found = [path for path in folder.iterdir() if not _hidden(path.name)]
+    except OSError as error:
+        raise TraceError(f"{folder} cannot be read: {error.strerror or error}") from None
+    for path in found:
+        if path.is_dir():
+            yield from _walk(path, above | {here})
+        else:
+            yield path
+
+
 def _counts(below: str) -> bool:
     """Return whether a file of a folder counts: writers of data sets leave others there."""
-    hidden = any(piece.startswith(("_", ".")) for piece in below.split("/"))
+    hidden = any(map(_hidden, below.split("/")))
     return not hidden and below.lower().endswith((".parquet", ARROW_SUFFIX))
+
+
+def _hidden(name: str) -> bool:
+    return name.startswith(("_", "."))
 
 
 def _above(root: Path) -> list[str]:

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from hisparse_sim.traces.errors import without_credentials
+
 # What moves the cursor, changes colours, reverses text or breaks a line, and half characters.
 _CONTROL = re.compile(
     "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
@@ -19,13 +21,13 @@ def note(text: str, quiet: bool) -> None:
 
 
 def escaped(text: str, lines: bool = False) -> str:
-    """Return a text of unknown origin with its control characters written out, as in `\\x1b`; line
-    feeds stay if it has `lines` of our own."""
+    """Return a text of unknown origin with its control characters written out, as in `\\x1b`, and
+    without credentials; line feeds stay if it has `lines` of our own."""
     return _CONTROL.sub(
         lambda found: (
             found[0] if lines and found[0] == "\n" else found[0].encode("unicode_escape").decode()
         ),
-        text,
+        without_credentials(text),
     )
 
 

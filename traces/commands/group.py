@@ -80,8 +80,8 @@ class Group(click.Group):
         except KeyboardInterrupt as error:
             raise Interrupted(escaped(str(error)) or "interrupted") from None
         except click.ClickException as error:
-            if not isinstance(error, click.BadParameter):  # click's own, of lines
-                error.message = escaped(error.message)  # type: ignore[misc]
+            own = isinstance(error, click.BadParameter)  # click's own, of lines
+            error.message = escaped(error.message, lines=own)  # type: ignore[misc]
             raise
         except TraceError as error:
             raise click.ClickException(self.said(ctx, error)) from error

@@ -111,7 +111,8 @@ def _said(filed: Filed) -> dict[str, str | int]:
             raise TraceError(f"{filed.path}: two of its folders say a {key}, and one may")
         try:
             value = unquote(quoted, errors="strict")
-        except UnicodeDecodeError:
+            value.encode()  # which the other bytes of a name, not quoted, cannot be
+        except UnicodeError:
             raise TraceError(f"{filed.path}: its folder {folder} does not encode UTF-8") from None
         if value == _NULL:
             raise TraceError(
