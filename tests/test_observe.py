@@ -156,7 +156,9 @@ def test_text_that_says_nothing(text: str, sentence: str) -> None:
         counters.parse(text, "saved.txt")
 
 
-@pytest.mark.parametrize("content", ["vllm:a 1\n".encode("utf-16"), gzip.compress(b"vllm:a 1\n", mtime=0)])
+@pytest.mark.parametrize(
+    "content", ["vllm:a 1\n".encode("utf-16"), gzip.compress(b"vllm:a 1\n", mtime=0)]
+)
 def test_files_that_are_no_text(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "saved").write_bytes(content)
     with pytest.raises(TraceError, match=r"byte [01] is not UTF-8; is it compressed\?"):

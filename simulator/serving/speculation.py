@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hisparse_sim.simulator.replay.modes.sglang import SGLANG, scratch_tokens
 from hisparse_sim.simulator.serving.engines import Engine
 from hisparse_sim.simulator.serving.lengths import pages
 
@@ -51,6 +50,9 @@ class Speculation:
 
     def scratch_tokens(self, top_k: int, device_buffer_size: int) -> int:
         """Device tokens of a request beside its hot buffer."""
+        # Here and below, not above: the command line imports this module and loads nothing heavy.
+        from hisparse_sim.simulator.replay.modes.sglang import scratch_tokens
+
         return pages(scratch_tokens(self.draft_tokens, top_k, device_buffer_size))
 
     def check(self, engine: Engine, top_k: int, device_buffer_size: int, running: int) -> None:
@@ -58,6 +60,8 @@ class Speculation:
 
         `running`: requests that one rank may run at once.
         """
+        from hisparse_sim.simulator.replay.modes.sglang import SGLANG
+
         if not engine.drafts:
             raise ValueError(f"{engine.name} has no speculative decoding under HiSparse")
         for reason in SGLANG.refused(self.draft_tokens, top_k, device_buffer_size):
