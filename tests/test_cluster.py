@@ -230,6 +230,17 @@ def test_what_a_worker_refuses_is_one_sentence(
     assert "Traceback" not in bad.stderr
 
 
+def test_what_workers_do_not_see_is_one_sentence(scheduler: str, path: Path) -> None:
+    fsspec = pytest.importorskip("fsspec", reason="needs the extra [remote]")
+    fsspec.filesystem("memory").put_file(str(path), "/seen-here.parquet")
+    refused = run("sweep", "memory://seen-here.parquet", "--buffer", "16", "--scheduler", scheduler)
+    fsspec.filesystem("memory").rm("/seen-here.parquet")
+    assert refused.exit_code == 1
+    assert "memory://seen-here.parquet does not exist" in refused.stderr
+    assert "Traceback" not in refused.stderr
+    assert run("sweep", path, "--buffer", "16", "--scheduler", scheduler).exit_code == 0
+
+
 def test_bad_clusters_are_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "_FIRST_WORKER_S", 1)
     sweep: list[str | Path] = ["sweep", path, "--buffer", "16"]
@@ -255,9 +266,10 @@ class Counting(Executor):
         self.calls: list[int] = []
 
     def submit(self, function, /, *given, **named):  # type: ignore[no-untyped-def]
-        self.calls.append(len(given[2]))
-        done: Future[object] = Future()
+        assert {type(each) for each in given} <= {list, bytes}  # nothing that opens a file
+        done: Future[list[object]] = Future()
         done.set_result(function(*given, **named))
+        self.calls.append(len(done.result()))
         return done
 
 

@@ -11,6 +11,7 @@ from concurrent.futures import CancelledError, Executor, Future, ThreadPoolExecu
 from contextlib import contextmanager
 from itertools import islice
 from logging import CRITICAL, getLogger
+from pickle import loads
 from queue import SimpleQueue
 from typing import Any, NamedTuple, TypeVar
 
@@ -156,7 +157,7 @@ def as_they_end(
 
     def start(most: int) -> None:
         for call in islice(upcoming, most):
-            future = workers.executor.submit(_call, program(), function, call)
+            future = _submitted(workers.executor, function, call)
             running[future] = call
             future.add_done_callback(ended.put)
 
@@ -187,7 +188,7 @@ def in_order(
 
     def start(most: int) -> None:
         for call in islice(upcoming, most):
-            running.append(workers.executor.submit(_call, program(), function, call))
+            running.append(_submitted(workers.executor, function, call))
 
     try:
         start(workers.ahead)
@@ -200,10 +201,32 @@ def in_order(
             future.cancel()
 
 
-def _call(asking: list[object], function: Callable[[T], R], tasks: Sequence[T]) -> list[R]:
+def _submitted(
+    executor: Executor, function: Callable[[T], R], call: Sequence[T]
+) -> Future[list[R]]:
+    if isinstance(executor, ThreadPoolExecutor):
+        return executor.submit(_call, function, call)
+    return executor.submit(_call_elsewhere, program(), _dumps()((function, call)))
+
+
+def _dumps() -> Callable[[object], bytes]:
+    try:  # what Dask itself uses, which also takes functions of a notebook
+        from cloudpickle import dumps
+    except ImportError:
+        from pickle import dumps
+    return dumps
+
+
+def _call(function: Callable[[T], R], tasks: Sequence[T]) -> list[R]:
+    return [function(task) for task in tasks]
+
+
+def _call_elsewhere(asking: list[object], packed: bytes) -> list[Any]:
+    """Bytes, since to unpickle a task opens files: a scheduler that only passes it on need not have
+    them, and a worker that lacks them says so, as it does of any other fault of a task."""
     if program() != asking:
         raise TraceError(
             f"a worker runs another hisparse-sim, {program()}, than the one that asks, {asking}:"
             " install the same everywhere"
         )
-    return [function(task) for task in tasks]
+    return _call(*loads(packed))
