@@ -244,7 +244,7 @@ def test_what_workers_do_not_see_is_one_sentence(scheduler: str, path: Path) -> 
 def test_bad_clusters_are_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "_FIRST_WORKER_S", 1)
     sweep: list[str | Path] = ["sweep", path, "--buffer", "16"]
-    assert "give one of" in run(*sweep, "--jobs", "1", "--workers", "2").stderr
+    assert "give only one of" in run(*sweep, "--jobs", "1", "--workers", "2").stderr
     with distributed.LocalCluster(
         n_workers=0, dashboard_address="127.0.0.1:0", host="127.0.0.1"
     ) as empty:

@@ -162,7 +162,7 @@ def at_workers(options: dict[str, Any]) -> Iterator[None]:
         yield
         return
     if options.get("jobs") is not None or None not in (scheduler, workers):
-        raise click.UsageError("give one of --jobs, --scheduler and --workers")
+        raise click.UsageError("give only one of --jobs, --scheduler and --workers")
     from hisparse_sim.simulator.replay.workers import cluster
 
     with cluster(scheduler, workers) as found:

@@ -206,15 +206,16 @@ def _submitted(
 ) -> Future[list[R]]:
     if isinstance(executor, ThreadPoolExecutor):
         return executor.submit(_call, function, call)
-    return executor.submit(_call_elsewhere, program(), _dumps()((function, call)))
+    return executor.submit(_call_elsewhere, program(), _packed((function, call)))
 
 
-def _dumps() -> Callable[[object], bytes]:
+def _packed(call: object) -> bytes:
     try:  # what Dask itself uses, which also takes functions of a notebook
         from cloudpickle import dumps
     except ImportError:
         from pickle import dumps
-    return dumps
+    packed: bytes = dumps(call)
+    return packed
 
 
 def _call(function: Callable[[T], R], tasks: Sequence[T]) -> list[R]:
