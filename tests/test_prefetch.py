@@ -357,6 +357,8 @@ def test_traces_without_what_is_needed_are_refused() -> None:
     assert "prefetcher holt needs scores, and" in refusal("holt")
     assert "which has no rows of drafts" in refusal("drafts")
     assert "needs the rows of another layer" in refusal("previous-layer")
+    plain = open_trace_of(drift(request="a", layer=0), drift(request="b", layer=1))
+    assert "needs the rows of another layer" in refusal("previous-layer")
     assert "leaves fewer than the top_k of 8 of a buffer of 16" in refusal("slash", slots=9)
     with pytest.raises(PrefetchError, match="there must be a slot for each"):
         Prefetch(get_prefetcher("slash"), 4, 3)

@@ -127,11 +127,24 @@ def check_trace(prefetcher: Prefetcher, trace: Trace) -> None:
         raise TraceError(
             f"prefetcher {prefetcher.name} does not apply to {trace.path}, which {has}"
         )
-    if prefetcher.layer is not None and len({part.layer for part in trace.parts}) < 2:
+    if prefetcher.layer is not None and not _has_other_layers(prefetcher, trace):
         raise TraceError(
-            f"prefetcher {prefetcher.name} needs the rows of another layer, and {trace.path} has"
-            " one layer"
+            f"prefetcher {prefetcher.name} needs the rows of another layer, and no request of"
+            f" {trace.path} has them"
         )
+
+
+def _has_other_layers(prefetcher: Prefetcher, trace: Trace) -> bool:
+    """Return whether some part has the rows of the layer that its hints are made of."""
+    assert prefetcher.layer is not None
+    layers: dict[str, list[int]] = {}
+    for part in trace.parts:
+        layers.setdefault(part.request, []).append(part.layer)
+    return any(
+        prefetcher.layer(own, layer, prefetcher.parameters) is not None
+        for own in layers.values()
+        for layer in own
+    )
 
 
 def read_with_hints(

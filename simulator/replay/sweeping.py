@@ -136,6 +136,8 @@ def sweep(
                 prepare(run.policy for run in runs)
             stopped = _execute(tasks, workers, store, progress)
     finished = [piece for piece in pieces if len(piece.misses) == len(runs)]
+    for piece in finished:  # in the order asked for, not that in which they ended
+        piece.misses = {run: piece.misses[run] for run in runs}
     by_trace = _by_trace(finished)
     covered = {
         group[0].name: coverage(
