@@ -368,10 +368,10 @@ def test_traces_without_what_is_needed_are_refused() -> None:
         get_prefetcher("slash:shift=0")
 
 
-def open_trace_of(part: Demand) -> Any:
+def open_trace_of(*parts: Demand) -> Any:
     from make_traces import table as frame
 
-    return trace_from_frame(frame([part]), top_k=8, name="tiny")
+    return trace_from_frame(frame(parts), top_k=8, name="tiny")
 
 
 @hook
