@@ -100,8 +100,9 @@ def snippets() -> list[tuple[str, str]]:
     return [
         (f"{document.name}-{number}", code)
         for document in DOCUMENTS
-        # One example after the other: test_docs.py. Files of the package: test_adding.py.
-        if document.name not in ("api.md", "add-a-policy.md", "add-a-prefetcher.md")
+        # One example after the other: test_docs.py. On a folder of traces: test_trace_bad_input.py.
+        # Files of the package: test_adding.py.
+        if document.name not in ("api.md", "clusters.md", "add-a-policy.md", "add-a-prefetcher.md")
         for number, code in enumerate(
             re.findall(r"```python\n(.*?)```", document.read_text(), re.DOTALL)
         )
