@@ -154,9 +154,8 @@ def _chosen(best: Mapping[str, Any], mode: str) -> dict[str, Any]:
         "--buffer": best["buffer"],
         "--ratio": best["ratio"],
         "--layout": best["layout"],
+        "--resident-tokens": best["resident_tokens"] or (),  # in place of all that were tried
     }
-    if best["resident_tokens"]:
-        chosen["--resident-tokens"] = best["resident_tokens"]
     if best["prefill_instances"]:
         chosen["--prefill-instances"] = best["prefill_instances"]
         chosen["--decode-instances"] = best["decode_instances"]

@@ -88,8 +88,9 @@ class Speculation:
         return cls(draft_tokens, acceptance_length, union_misses)
 
     def __str__(self) -> str:
+        known = "as stated" if self.union_misses else "the most there can be, since none are stated"
         return (
             f"speculative decoding, modelled: {self.draft_tokens} rows verified a step,"
             f" {self.acceptance_length:g} tokens accepted, misses of their union"
-            f" {self.misses_times:g} times those of a row, as stated"
+            f" {self.misses_times:g} times those of a row, {known}"
         )
