@@ -349,13 +349,17 @@ def test_from_counters_to_a_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     found = json.loads(out.read_text())
     assert found["observed"]["hit_rate"] == 0.9
     assert found["observed"]["queries"] == 4
-    fit = read_fit(out)
-    assert fit.name == "glm-5.1, fitted"
-    assert fit.parameters.noise == found["fit"]["parameters"]["noise"]
+    profile, *drafts = read_fit(out)
+    assert profile.name == "glm-5.1, fitted"
+    assert profile.parameters.noise == found["fit"]["parameters"]["noise"]
+    assert profile.prompt_len == 6000
+    assert drafts == [4, found["fit"]["acceptance_length"]]
+    assert 1 < drafts[1] < 4
     path = tmp_path / "synth.parquet"
     size = ("--context", 300, "--steps", 4, "--top-k", 16, "--layer", 3, "--quiet")
     done = run("trace", "synth", "--fit", out, *size, "-o", path)
     assert done.exit_code == 0, done.output
+    assert open_trace(path).metadata.draft_tokens == 4
     notes = open_trace(path).metadata.notes
     assert notes["profile"] == "glm-5.1, fitted"
     assert notes["fit"]["observed_hit_rate"] == 0.9
@@ -374,6 +378,11 @@ def _counted(vllm: Vllm) -> str:
         ('{"fit": {"profile": "glm-5.1", "parameters": {"loud": 1}}}', "loud is no parameter"),
         ('{"fit": {"profile": "glm-5.1", "parameters": {"noise": "a"}}}', "noise is no parameter"),
         ('{"fit": {"profile": "glm-5.1"}}', "cannot be used"),
+        (
+            '{"fit": {"profile": "glm-5.1", "parameters": {}, "context": 9, "queries": 64,'
+            ' "acceptance_length": 1}}',
+            "queries is 64",
+        ),
     ],
 )
 def test_files_without_a_usable_fit(tmp_path: Path, content: str, sentence: str) -> None:

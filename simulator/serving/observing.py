@@ -60,6 +60,7 @@ class Fit:
     buffer: int
     context: int  # tokens
     queries: int
+    acceptance_length: float  # tokens that a step yields
 
     @property
     def reached(self) -> bool:
@@ -74,8 +75,8 @@ def simulated(observed: Observed, trace: Trace, setting: Setting) -> Simulated:
     """
     rules: dict[str, Any] = {}
     if trace.metadata.draft_tokens == 1 and observed.queries > 1:
-        mean = float(np.clip(observed.accepted_per_step, 1, observed.queries))
-        rules = {"draft_tokens": observed.queries, "acceptance_length": mean}
+        accepted = _accepted(observed)
+        rules = {"draft_tokens": observed.queries, "acceptance_length": accepted}
     sharing = followers(trace.metadata.layer_types)
     stands_for = getattr(trace, "stands_for", {})
     buffer = setting.buffer
@@ -236,6 +237,7 @@ def fitted(
         found.buffer,
         tokens,
         observed.queries,
+        _accepted(observed),
     )
     return fit, found
 
@@ -250,6 +252,10 @@ def document(
         "comparison": rows.to_dict("records"),
         "fit": None if fit is None else asdict(fit),
     }
+
+
+def _accepted(observed: Observed) -> float:
+    return float(np.clip(observed.accepted_per_step, 1, observed.queries))
 
 
 def _scaled(profile: Profile, scale: float) -> Profile:

@@ -93,7 +93,8 @@ def synth(
     Profiles: glm-5.1, deepseek-v3.2, qsa.
     Shapes: cyclic, thrash, all-new, none-new, step-change.
 
-    Context, steps and top_k are those of the model that the profile was fitted to, unless given.
+    Context, steps and top_k are those of the model that the profile was fitted to, unless given;
+    with --fit, the context and the drafts are those of the server.
     The file says `synthetic` and holds the fit: the published figures and those achieved. Positions
     of qsa (Qwen QSA) are blocks of 4 tokens: `sweep --model qsa` adds bytes.
 
@@ -122,9 +123,15 @@ def synth(
 
         if distinct is not None:
             raise click.UsageError("--distinct belongs to --shape")
+        if fit is None:
+            asked = get_profile(profile or "")
+        else:
+            asked, queries, accepted = read_fit(fit)
+            if draft_tokens is None and queries > 1:
+                draft_tokens, acceptance_length = queries, accepted
         synthesize(
             output,
-            reshaped(get_profile(profile or "") if fit is None else read_fit(fit), **changes),
+            reshaped(asked, **changes),
             layers=list(layers) if layers else None,
             requests=requests or 1,
             seed=seed or 0,
