@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from hisparse_sim.simulator.prefetch import NO_PREFETCH
-from hisparse_sim.simulator.study.rows import ALL, BELADY, FIRST, LRU
+from hisparse_sim.simulator.study.rows import ALL, FIRST, LRU
 from hisparse_sim.simulator.views.tables import table_text, write_text
 
 Columns = dict[str, tuple[str, Callable[[Any], str]]]
@@ -39,8 +39,8 @@ def show_study(rows: pd.DataFrame, output: Path | None = None) -> None:
         f" request{'s' * bool(first['requests'] > 1)}, {first['start']} start"
         f"{', without the rows of drafts' * bool(first['queries'] == FIRST)}\n"
         "Misses, % of accesses, with 95 % intervals over requests and layers; change against LRU,"
-        " %; time of one layer's swap-in, and what of it MIN would save and a prefetch that knows"
-        " all"
+        " %; time of one layer's swap-in, and how much of it MIN would save, and a prefetch that"
+        " knows the future"
     )
     plain = shown[shown["prefetcher"] == NO_PREFETCH]
     tables = [(plain, _POLICIES, ["buffer", "policy"], before)]
@@ -51,19 +51,18 @@ def show_study(rows: pd.DataFrame, output: Path | None = None) -> None:
             " use, of none and late, further misses for want of slots, copies in all"
         )
         tables.append((ahead, _AHEAD, ["buffer", "prefetcher", "budget"], what))
-    least = plain[plain["policy"].isin((LRU,))]
+    least = plain[plain["policy"] == LRU]
     what = (
-        "\nWhat is least, misses per step of a layer: MIN; if the newest token is kept for nothing;"
-        " from the best start; both; with a prefetch that knows all, over the link"
+        "\nThe least possible, misses per step of a layer: MIN; with the newest token inserted for"
+        " free; from the best start; both; with a prefetch that knows the future, over the link"
     )
     tables.append((least, _LEAST, ["buffer"], what))
     if "busiest" in plain:
         what = (
-            "\nThe busiest request of a layer, misses per step: what a batch waits for, and no"
-            " schedule has less than"
+            "\nThe busiest request of a layer, which a batch waits for, misses per step; least: no"
+            " schedule has fewer"
         )
-        both = plain[plain["policy"].isin((LRU, BELADY))]
-        tables.append((both, _BUSIEST, ["buffer", "policy"], what))
+        tables.append((plain, _BUSIEST, ["buffer", "policy"], what))
     texts = [
         table_text(table, columns, output, before=text, keys=keys)
         for table, columns, keys, text in tables
