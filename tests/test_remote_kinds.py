@@ -79,6 +79,9 @@ def test_a_glob_and_a_folder(store: Any, url: str) -> None:
     assert expand([f"{folder}*.parquet"]) == [f"{folder}t.parquet"]
     none = CliRunner().invoke(cli, ["trace", "info", f"{folder}*.arrow"])
     assert (none.exit_code, "no file matches" in none.stderr) == (2, True)
+    if not folder.startswith("http"):  # a page like any other there
+        bare = CliRunner().invoke(cli, ["trace", "info", folder[:-1]])
+        assert "set is a folder: with a / at its end" in bare.stderr
 
 
 @pytest.mark.parametrize("name", ["t.parquet", "bad.parquet", "none.parquet", "*.arrow"])

@@ -133,6 +133,10 @@ class Url:
         found = self.info()
         if found is None:
             raise TraceError(f"{self} does not exist")
+        if found["type"] == "directory":
+            raise TraceError(
+                f"{self} is a folder: with a / at its end, the traces in it are opened"
+            )
         if found["size"] is None:
             raise TraceError(f"{self} cannot be read: the server does not tell how large it is")
         size_bytes = int(found["size"])
