@@ -10,7 +10,7 @@ import pytest
 from loopback import Site, serving
 from store_servers import S3, Google, Hub
 
-from hisparse_sim.traces import asking
+from hisparse_sim.traces import retries
 
 
 def _emptied(server: Any, system: Any) -> Any:
@@ -23,7 +23,7 @@ def _emptied(server: Any, system: Any) -> Any:
 
 @pytest.fixture
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asking, "_PAUSES_S", (0.0, 0.0, 0.0, None))
+    monkeypatch.setattr(retries, "_PAUSES_S", (0.0, 0.0, 0.0, None))
 
 
 @pytest.fixture

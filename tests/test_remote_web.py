@@ -10,7 +10,7 @@ from loopback import Site, serving
 from make_traces import drift, metadata, write
 
 from hisparse_sim.cli import cli
-from hisparse_sim.traces import TraceError, asking, open_trace
+from hisparse_sim.traces import TraceError, open_trace, retries
 from hisparse_sim.traces.commands.options import expand
 from hisparse_sim.traces.remote import Url
 
@@ -28,7 +28,7 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def site(local: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
-    monkeypatch.setattr(asking, "_PAUSES_S", (0.0, 0.0, 0.0, None))
+    monkeypatch.setattr(retries, "_PAUSES_S", (0.0, 0.0, 0.0, None))
     site = Site()
     site.files["/t.parquet"] = local.read_bytes()
     with serving(site):

@@ -15,9 +15,9 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
 
-from hisparse_sim.traces.asking import status_of, tried
 from hisparse_sim.traces.errors import TraceError
 from hisparse_sim.traces.remote import Url, mark_of, place_of
+from hisparse_sim.traces.retries import status_of, tried
 
 Info = dict[str, Any]
 

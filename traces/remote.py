@@ -13,8 +13,8 @@ from pathlib import Path, PurePosixPath
 from types import SimpleNamespace
 from typing import Any, cast
 
-from hisparse_sim.traces.asking import asking, is_absent, tried
 from hisparse_sim.traces.errors import TraceError
+from hisparse_sim.traces.retries import asking, is_absent, tried
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://.")
 _BUFFER_BYTES = 1 << 13  # Python's own is 128 KiB from 3.14 on, more than is wanted of a footer

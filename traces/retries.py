@@ -1,4 +1,4 @@
-"""Asks stores and servers: again where that may help, and in one sentence where it does not.
+"""Requests to stores and servers: tried again where that may help, else refused in one sentence.
 
 The file systems of fsspec raise what their clients raise, which has no common base.
 """
