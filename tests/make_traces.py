@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hisparse_sim.traces import Demand, Metadata, TraceWriter
+from hisparse_sim.traces import Demand, Metadata, TraceWriter, open_trace
 from hisparse_sim.traces.file.metadata import KEY
 
 
@@ -172,3 +172,11 @@ def write_table(
         rows = rows.replace_schema_metadata({KEY: text})
     pq.write_table(rows, path, row_group_size=row_group_size, **options)
     return Path(path)
+
+
+def assert_reads_as(url: str, local: Path) -> None:
+    """Check that a URL holds the trace of a local file called t."""
+    there, here = open_trace(url), open_trace(local)
+    assert (there.name, there.parts, there.metadata) == ("t", here.parts, here.metadata)
+    for part in here.parts:
+        assert there.read(part).positions.tolist() == here.read(part).positions.tolist()

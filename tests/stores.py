@@ -4,13 +4,23 @@ Each has a `root` for URLs, and `push` puts a file there as somebody else does.
 """
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from loopback import Site, serving
+from make_traces import drift, metadata, write
 from store_servers import S3, Google, Hub
 
 from hisparse_sim.traces import retries
+
+
+@pytest.fixture(scope="session")
+def local(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A trace of this machine's disk, which tests put into stores as t.parquet."""
+    parts = [drift(layer=layer, steps=60, top_k=32) for layer in range(4)]
+    path = tmp_path_factory.mktemp("local") / "t.parquet"
+    return write(path, parts, metadata(top_k=32))
 
 
 def _emptied(server: Any, system: Any) -> Any:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from make_traces import drift, metadata, write
+from make_traces import assert_reads_as
 
 from hisparse_sim.cli import cli
 from hisparse_sim.traces import TraceError, open_trace
@@ -14,27 +14,12 @@ from hisparse_sim.traces.commands.options import expand
 pytest_plugins = ["stores"]
 pytestmark = pytest.mark.xdist_group("remote")
 
-PARTS = [drift(layer=layer, steps=60, top_k=32) for layer in range(4)]
-
-
-@pytest.fixture(scope="module")
-def local(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("kinds") / "t.parquet"
-    return write(path, PARTS, metadata(top_k=32))
-
 
 @pytest.fixture
 def url(store: Any, local: Path) -> str:
     store.push("set/t.parquet", local.read_bytes())
     store.forget()
     return f"{store.root}/set/t.parquet"
-
-
-def assert_reads_as(url: str, local: Path) -> None:
-    there, here = open_trace(url), open_trace(local)
-    assert (there.name, there.parts, there.metadata) == ("t", here.parts, here.metadata)
-    for part in here.parts:
-        assert there.read(part).positions.tolist() == here.read(part).positions.tolist()
 
 
 def test_it_is_read(url: str, local: Path) -> None:

@@ -1,49 +1,32 @@
 """Traces behind http:// and https://, from web servers on loopback, with the faults of such."""
 
 import ssl
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from loopback import Site, serving
-from make_traces import drift, metadata, write
+from loopback import Site
+from make_traces import assert_reads_as
 
 from hisparse_sim.cli import cli
-from hisparse_sim.traces import TraceError, open_trace, retries
+from hisparse_sim.traces import TraceError, open_trace
 from hisparse_sim.traces.commands.options import expand
 from hisparse_sim.traces.remote import Url
 
 pytest.importorskip("fsspec", reason="needs the extra [remote]")
 pytest.importorskip("aiohttp", reason="needs the extra [remote]")
 
-PARTS = [drift(layer=layer, steps=60, top_k=32) for layer in range(4)]
-
-
-@pytest.fixture(scope="module")
-def local(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("web") / "t.parquet"
-    return write(path, PARTS, metadata(top_k=32))
+pytest_plugins = ["stores"]
 
 
 @pytest.fixture
-def site(local: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
-    monkeypatch.setattr(retries, "_PAUSES_S", (0.0, 0.0, 0.0, None))
-    site = Site()
+def site(site: Site, local: Path) -> Site:
     site.files["/t.parquet"] = local.read_bytes()
-    with serving(site):
-        yield site
+    return site
 
 
 def run(*arguments: str | Path) -> Result:
     return CliRunner().invoke(cli, [str(argument) for argument in arguments])
-
-
-def assert_reads_as(url: str, local: Path) -> None:
-    there, here = open_trace(url), open_trace(local)
-    assert (there.name, there.parts, there.metadata) == ("t", here.parts, here.metadata)
-    for part in here.parts:
-        assert there.read(part).positions.tolist() == here.read(part).positions.tolist()
 
 
 def assert_refused(url: str, said: str) -> None:
