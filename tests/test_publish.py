@@ -176,6 +176,13 @@ def test_a_repository_that_is_not_there_is_told_before_the_work(hub: Any) -> Non
         begun("hf://datasets/lab/none/rows.csv")
 
 
+def test_a_bucket_that_may_not_be_looked_at_is_there(s3: S3, source: Path) -> None:
+    s3.faulty_methods, s3.faults = ("HEAD", "GET"), {"403": 10**6}
+    begun("s3://bucket/rows.csv", force=True).put(source)
+    s3.forget()
+    assert content("s3://bucket/rows.csv") == b"ours"
+
+
 def test_commits_to_other_files_are_no_conflict(hub: Any, source: Path) -> None:
     url = f"{hub.root}/rows.csv"
     target = begun(url)
@@ -248,10 +255,12 @@ def test_a_command_refuses_and_names_the_way_out(s3: S3, here: Path) -> None:
     (kept,) = here.iterdir()
     assert refused.exit_code == 1
     assert refused.stderr == (
-        f"Error: {url} has been changed by another run since this one began; to replace that, run"
-        f" again with --force; the result is kept, complete, in {kept}\n"
+        f"Error: {url} has been changed by another run since this one began; run again to replace"
+        f" it; the result is kept, complete, in {kept}\n"
     )
     assert (kept.read_bytes(), content(url)) == (ours, b"theirs")
+    assert run("policies", "-o", url).exit_code == 0
+    assert content(url) == ours
     meanwhile(s3, "policies.csv", b"theirs again")
     assert run("policies", "-o", url, "--force").exit_code == 0
     assert content(url) == ours

@@ -56,6 +56,15 @@ def test_what_is_not_there_is_one_sentence(store: Any, url: str) -> None:
     assert (refused.exit_code, refused.stderr) == (1, f"Error: {none} does not exist\n")
 
 
+@pytest.mark.parametrize("name", ["t.parquet", "set/", "*.parquet"])
+def test_a_bucket_or_repository_that_is_not_there_is_told(writable: Any, name: str) -> None:
+    none = f"{writable.root.rpartition('/')[0]}/none-of-these/{name}"
+    kind = "repository" if none.startswith("hf") else "bucket"
+    refused = CliRunner().invoke(cli, ["trace", "info", none])
+    said = f"Error: {none} does not exist: there is no such {kind}\n"
+    assert (refused.exit_code, refused.stderr) == (1, said)
+
+
 def test_a_glob_and_a_folder(store: Any, url: str) -> None:
     for name in ("set/x/a.parquet", "set/_tmp/b.parquet", "set/README.md"):
         store.push(name, b"some bytes")
@@ -85,3 +94,8 @@ def test_no_message_tells_credentials(site: Any, local: Path, command: str, name
 def test_what_is_left_of_a_url_in_a_sentence() -> None:
     said = str(TraceError("https://a:b@c:1/x.parquet?sig=d%2F&e=f: no; s3://k:s@b/t?.parquet, u@v"))
     assert said == "https://c:1/x.parquet?...: no; s3://b/t?.parquet, u@v"
+    assert str(TraceError(said)) == said
+    said = str(
+        TraceError("HTTPS://a:b@c/x?sig=d; abfs://box@a.dfs.core.windows.net/x az://box@a/x")
+    )
+    assert said == "HTTPS://c/x?...; abfs://box@a.dfs.core.windows.net/x az://box@a/x"

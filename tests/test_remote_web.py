@@ -133,6 +133,18 @@ def test_globs_and_folders_by_the_links_of_a_page(site: Site) -> None:
         expand([f"{site.url}/set/"])
 
 
+def test_a_query_belongs_to_a_file(site: Site, local: Path) -> None:
+    site.push("set/t.parquet", local.read_bytes())
+    assert_reads_as(f"{site.url}/set/t.parquet?key=a/", local)
+    for url in (f"{site.url}/set/?token=secret", f"{site.url}/set/?token=secret/"):
+        refused = run("trace", "info", url)
+        assert (refused.exit_code, refused.stderr) == (
+            1,
+            f"Error: {site.url}/set/?... is a web page: the query of a folder does not reach its"
+            " files; name each with its own\n",
+        )
+
+
 def test_nothing_is_written_to_a_web_server(site: Site, local: Path) -> None:
     for command in ("sample", "sweep"):
         words = ["trace", "sample"] if command == "sample" else ["sweep", "--buffer", "64"]

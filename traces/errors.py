@@ -2,8 +2,14 @@
 
 import re
 
-_PASSWORD = re.compile(r"(?<=://)[^\s/?#]*@")
-_QUERY = re.compile(r"""(https?://[^\s?'"]*\?)[^\s'"]+?(?=[:;,.)]*(?:[\s'"]|$))""")
+# Before an @ of Azure stands the container.
+_PASSWORD = re.compile(r"(?<=://)(?<!abfs://)(?<!abfss://)(?<!\baz://)[^\s/?#]*@", re.IGNORECASE)
+_QUERY = re.compile(
+    r"""(https?://[^\s?'"]*\?)
+    (?!\.{3,4}(?:[\s:;,)'"]|$))  # of a message in a message
+    [^\s'"]+?(?=[:;,.)]*(?:[\s'"]|$))""",
+    re.IGNORECASE | re.VERBOSE,
+)
 
 
 class TraceError(ValueError):

@@ -11,7 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, NamedTuple
 
-from hisparse_sim.traces.errors import TraceError
+from hisparse_sim.traces.errors import TraceError, without_credentials
 from hisparse_sim.traces.folders import ARROW_SUFFIX, belongs, is_folder, traces_below
 from hisparse_sim.traces.publish import Target, target_of, uploaded
 from hisparse_sim.traces.remote import Url, place_of
@@ -181,6 +181,17 @@ def refuse_unwritable(path: str | os.PathLike[str]) -> None:
     folder = target.resolve().parent  # that of a link's target
     if is_file(target) and not os.access(folder, os.W_OK | os.X_OK):
         raise TraceError(f"{path} cannot be written: the folder {folder} is write-protected")
+
+
+def work_of(output: Path) -> Path:
+    """Return where the unfinished work for a file is kept: beside it, or what a link leads to; of a
+    URL, in the current folder, by the whole of it without credentials, which may be renewed."""
+    if isinstance(output, Url):
+        whole = without_credentials(str(output)).encode()
+        digest = hashlib.sha256(whole).hexdigest()[:8]
+        return Path(f"{output.stem}-{digest}{output.suffix}.partial")
+    target = output.resolve() if output.is_symlink() and is_file(output) else output
+    return target.with_name(f"{target.name}.partial")
 
 
 def is_file(target: Path) -> bool:

@@ -13,7 +13,8 @@ from typing import NamedTuple
 from urllib.parse import unquote
 
 from hisparse_sim.traces.errors import TraceError
-from hisparse_sim.traces.remote import Url, found_by, place_of
+from hisparse_sim.traces.remote import Url, place_of
+from hisparse_sim.traces.retries import is_absent, tried
 
 KEYS = ("request", "layer")  # the columns that folders may stand for
 ARROW_SUFFIX = ".arrow"  # of a trace in Arrow's container; any other is Parquet
@@ -28,9 +29,10 @@ class Filed(NamedTuple):
 
 
 def is_folder(path: Path) -> bool:
-    """Return whether a path stands for the traces below it: a folder, or a URL that ends in /."""
+    """Return whether a path stands for the traces below it: a folder, or a URL that ends in / and
+    has no query: behind that is what a web server makes of it."""
     if isinstance(path, Url):
-        return str(path).endswith("/")
+        return str(path).endswith("/") and not (path.on_the_web and "?" in str(path))
     return path.is_dir() or bool(_ANY.search(str(path)) and not path.exists())
 
 
@@ -50,6 +52,36 @@ def files_of(trace: Path) -> list[Filed]:
     raise TraceError(
         f"{trace} is a folder, not a trace file: open what it holds, such as {next(iter(found))}"
     )
+
+
+def found_by(pattern: str) -> list[str]:
+    """Return the URLs of the files that a glob finds, or all below a folder, sorted.
+
+    Raises TraceError if nobody answers, or the store has no such bucket.
+    """
+    url = Url(pattern)
+    system, path = url.system()
+
+    def names() -> list[str]:
+        system.invalidate_cache()
+        find = system.find if not re.search(r"[*?[]", path) else system.glob
+        # Web folders are read one by one: else one that cannot be read would count as empty.
+        settings = {"on_error": "raise"} if url.on_the_web else {}
+        try:
+            found = find(path, **settings)
+        except FileNotFoundError as error:
+            if not is_absent(error):
+                raise
+            return []
+        if url.on_the_web:
+            return sorted(found)
+        # gs:// and gcs:// are one file system
+        return sorted(f"{url.scheme}://{name}" for name in found)
+
+    urls = tried(url, names)
+    if not urls and tried(url, url.missing_place):
+        raise url.absent()
+    return urls
 
 
 def name_of(trace: Path) -> str:

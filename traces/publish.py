@@ -44,9 +44,8 @@ class Target(Url):
         looks at what is there: it belongs to the beginning of a run."""
         if self.on_the_web:
             raise TraceError(f"{self} cannot be written: a web server takes no files")
-        if not tried(self, self._has_place, "written"):
-            kind = "repository" if self._scheme == "hf" else "bucket"
-            raise TraceError(f"{self} cannot be written: there is no such {kind}")
+        if missing := tried(self, self.missing_place, "written"):
+            raise TraceError(f"{self} cannot be written: {missing}")
         if not self._looked and not self._force:
             self.before, self._looked = self._file(), True
 
@@ -62,7 +61,7 @@ class Target(Url):
         Raises Changed, unless the same bytes are there, and TraceError.
         """
         system, path = self.system()
-        upload = _UPLOADS.get(self._scheme, _unconditional)
+        upload = _UPLOADS.get(self.scheme, _unconditional)
 
         def ask() -> None:
             if self._force:
@@ -82,30 +81,13 @@ class Target(Url):
             if not self._holds(source):
                 raise
 
-    @property
-    def _scheme(self) -> str:
-        return str(self).partition("://")[0].lower()
-
-    def _has_place(self) -> bool:
-        """Return whether the bucket or repository is there; of others nothing is known."""
-        system, path = self.system()
-        if self._scheme == "hf":
-            try:
-                system.resolve_path(path)
-            except FileNotFoundError:
-                return False
-        if self._scheme in ("s3", "s3a", "gs", "gcs"):
-            return bool(system.exists(path.partition("/")[0]))
-        return True
-
     def _file(self) -> Info | None:
         found = self.info()
         return found if found is not None and found["type"] == "file" else None
 
     def _changed(self) -> Changed:
         return Changed(
-            f"{self} has been changed by another run since this one began; to replace that, run"
-            " again with `force`"
+            f"{self} has been changed by another run since this one began; run again to replace it"
         )
 
     def _holds(self, source: Path) -> bool:

@@ -17,6 +17,7 @@ from hisparse_sim.traces.errors import TraceError
 from hisparse_sim.traces.retries import asking, is_absent, tried
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://.")
+_FILE = re.compile(r"file://(localhost(?=/))?", re.IGNORECASE)
 _BUFFER_BYTES = 1 << 13  # Python's own is 128 KiB from 3.14 on, more than is wanted of a footer
 _PIECE_BYTES = 1 << 23  # of a whole file that is streamed
 
@@ -31,7 +32,8 @@ def place_of(path: "str | os.PathLike[str] | Url") -> Path:
     if isinstance(path, Url):
         return cast(Path, path)
     if isinstance(path, str) and is_url(path):
-        return Path(path[7:]) if path.startswith("file://") else cast(Path, Url(path))
+        local = _FILE.match(path)
+        return Path(path[local.end() :]) if local else cast(Path, Url(path))
     return Path(path)
 
 
@@ -39,8 +41,10 @@ class Url:
     """The URL of a file, in the place of its path."""
 
     def __init__(self, text: str) -> None:
-        self._text = text
-        self.on_the_web = text.startswith(("http://", "https://"))
+        scheme, colon, rest = text.partition("://")
+        self.scheme = scheme.lower()  # as fsspec knows it; case does not matter in a URL
+        self._text = self.scheme + colon + rest
+        self.on_the_web = self.scheme in ("http", "https")
         self._sends_parts = False  # whether a web server was seen to do so
 
     def __str__(self) -> str:
@@ -132,7 +136,12 @@ class Url:
         """
         found = self.info()
         if found is None:
-            raise TraceError(f"{self} does not exist")
+            raise self.absent()
+        if found.get("mimetype") == "text/html" and self._text.partition("?")[0].endswith("/"):
+            raise TraceError(
+                f"{self} is a web page: the query of a folder does not reach its files; name each"
+                " with its own"
+            )
         if found["type"] == "directory":
             raise TraceError(
                 f"{self} is a folder: with a / at its end, the traces in it are opened"
@@ -143,6 +152,31 @@ class Url:
         if self.on_the_web and not self._sends_parts:
             self._refuse_whole(size_bytes)
         return SimpleNamespace(st_size=size_bytes, st_mtime_ns=mark_of(found))
+
+    def absent(self) -> TraceError:
+        """Return the exception for a file that is not there, or not even its bucket."""
+        try:
+            missing = self.missing_place()
+        except Exception:  # the bucket may not be looked at, which is another matter
+            missing = None
+        return TraceError(f"{self} does not exist" + (f": {missing}" if missing else ""))
+
+    def missing_place(self) -> str | None:
+        """Return the words for a bucket or repository that is not there, where stores tell.
+
+        Raises what the client of the store raises.
+        """
+        system, path = self.system()
+        try:
+            if self.scheme == "hf":
+                system.resolve_path(path)
+            if self.scheme in ("s3", "s3a", "gs", "gcs"):
+                system.info(path.partition("/")[0])
+        except FileNotFoundError:
+            return f"there is no such {'repository' if self.scheme == 'hf' else 'bucket'}"
+        except PermissionError:  # its files may be open to those who may not look at it
+            pass
+        return None
 
     def _refuse_whole(self, size_bytes: int) -> None:
         """Raise TraceError if a web server ignores `Range`: it would send all for each part."""
@@ -250,33 +284,6 @@ class Ranges(io.RawIOBase):
             if first <= begin < first + len(data):
                 return memoryview(data)[begin - first : end - first]
         return self._url.fetch([begin], [end])[0]
-
-
-def found_by(pattern: str) -> list[str]:
-    """Return the URLs of the files that a glob finds, or all below a folder, sorted.
-
-    Raises TraceError if nobody answers.
-    """
-    url = Url(pattern)
-    system, path = url.system()
-
-    def names() -> list[str]:
-        system.invalidate_cache()
-        find = system.find if not re.search(r"[*?[]", path) else system.glob
-        # Web folders are read one by one: else one that cannot be read would count as empty.
-        settings = {"on_error": "raise"} if url.on_the_web else {}
-        try:
-            found = find(path, **settings)
-        except FileNotFoundError as error:
-            if not is_absent(error):
-                raise
-            return []
-        if url.on_the_web:
-            return sorted(found)
-        scheme = pattern.partition("://")[0]  # gs:// and gcs:// are one file system
-        return sorted(f"{scheme}://{name}" for name in found)
-
-    return tried(url, names)
 
 
 def mark_of(info: dict[str, Any]) -> int:

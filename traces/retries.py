@@ -13,6 +13,8 @@ from hisparse_sim.traces.errors import TraceError
 T = TypeVar("T")
 
 _PAUSES_S = (0.2, 0.8, 3.2, None)  # after each try
+# Of the file systems that the extra brings; of others fsspec says what to install.
+_BROUGHT = ("http", "https", "s3", "s3a", "gs", "gcs", "hf")
 _BUSY = (408, 409, 425, 429)  # statuses of refused requests that may pass when tried again
 
 
@@ -40,7 +42,9 @@ def asking(url: object, purpose: str) -> Iterator[None]:
     except TraceError:
         raise
     except ImportError as error:
-        raise TraceError(f"{url} cannot be {purpose}: pip install '.[remote]' ({error})") from None
+        scheme = str(url).partition("://")[0].lower()
+        way = f"pip install '.[remote]' ({error})" if scheme in _BROUGHT else error
+        raise TraceError(f"{url} cannot be {purpose}: {way}") from None
     except Exception as error:
         told: BaseException = error
         if isinstance(error, FileNotFoundError):

@@ -24,8 +24,7 @@ from hisparse_sim.traces.commands.options import (
 )
 from hisparse_sim.traces.commands.values import Name, Number, Real, Seed, several
 from hisparse_sim.traces.file.metadata import MOST_QUERIES
-from hisparse_sim.traces.files import is_file
-from hisparse_sim.traces.remote import Url
+from hisparse_sim.traces.files import is_file, work_of
 from hisparse_sim.traces.terminal import note, wrote
 
 if TYPE_CHECKING:
@@ -146,11 +145,7 @@ def kept_beside(output: Path | None) -> "Kept | None":
 
     if output is None or not is_file(output):
         return None
-    if isinstance(output, Url):  # which nothing can be appended to
-        output = Path(output.name)
-    target = output.resolve() if output.is_symlink() else output  # where the result is written
-    kept = Kept(target.with_name(f"{target.name}.partial"))
-    return click.get_current_context().with_resource(kept)
+    return click.get_current_context().with_resource(Kept(work_of(output)))
 
 
 @contextmanager

@@ -32,10 +32,11 @@ from hisparse_sim.traces.errors import TraceError
 from hisparse_sim.traces.file.captured import MOST_TOKENS, checked_id
 from hisparse_sim.traces.file.metadata import Metadata
 from hisparse_sim.traces.file.writer import TraceWriter
-from hisparse_sim.traces.files import is_file, refuse_unwritable
+from hisparse_sim.traces.files import refuse_unwritable, work_of
 from hisparse_sim.traces.importers.prompt_rows import first_of
 from hisparse_sim.traces.importers.short_rows import TIES, ShortRows
 from hisparse_sim.traces.locks import locked
+from hisparse_sim.traces.publish import target_of
 
 __all__ = [
     "LEFT_OUT_REQUESTS",
@@ -88,7 +89,7 @@ def capture(
     requests stay in the folder `TARGET.partial`), or if another capture has that folder.
     """
     server.check()
-    target = Path(target)
+    target = target_of(target)
     refuse_unwritable(target)
     names = [checked_id(prompt.request, "the id of a prompt") for prompt in prompts]
     if not prompts or len(set(names)) < len(names):
@@ -98,9 +99,7 @@ def capture(
     longest = max(len(prompt.input_ids) for prompt in prompts)
     if longest + max_new_tokens > MOST_TOKENS:
         raise TraceError(f"{longest} tokens and {max_new_tokens} new ones are too many for a trace")
-    if target.is_symlink() and is_file(target):
-        target = target.resolve()  # where the trace is written
-    folder = target.with_name(target.name + ".partial")
+    folder = work_of(target)
     release = locked(folder, "a capture")
     try:
         try:

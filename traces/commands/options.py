@@ -28,8 +28,8 @@ from hisparse_sim.traces.files import (
     refuse_input,
     refuse_unwritable,
 )
-from hisparse_sim.traces.folders import traces_below
-from hisparse_sim.traces.remote import Url, found_by, is_url, place_of
+from hisparse_sim.traces.folders import found_by, is_folder, traces_below
+from hisparse_sim.traces.remote import Url, is_url, place_of
 
 if TYPE_CHECKING:
     from hisparse_sim.traces.file.reader import Trace
@@ -187,6 +187,8 @@ def expand(patterns: Sequence[str]) -> list[str]:
     for pattern in patterns:
         if pattern == SAMPLE and not Path(pattern).exists():
             pattern = str(sample_path())
+        if is_url(pattern):
+            pattern = str(place_of(pattern))  # file:// is a path
         found = _matching(pattern)
         if not found and os.path.isdir(pattern):
             raise click.ClickException(f"{pattern} is a folder without traces")
@@ -200,7 +202,7 @@ def expand(patterns: Sequence[str]) -> list[str]:
 def _matching(pattern: str) -> list[str]:
     """Return the traces that one pattern names: a folder, all below it."""
     if is_url(pattern):
-        if pattern.endswith("/"):
+        if is_folder(place_of(pattern)):
             return traces_below(place_of(pattern))
         return found_by(pattern) if glob.has_magic(pattern.partition("?")[0]) else [pattern]
     if os.path.isdir(pattern):

@@ -178,10 +178,12 @@ def forced(ctx: click.Context, parameter: click.Parameter, given: bool) -> bool:
 
 
 def _target(value: str | os.PathLike[str], ctx: click.Context | None) -> Path:
-    """Return the file or URL that is written."""
+    """Return the file or URL that is written. Raises BadParameter if nobody could read it."""
     path = place_of(value)
     if not isinstance(path, Url):
         return path
+    if path.scheme == "memory":
+        raise click.BadParameter(f"{path} ends with this command: name a file or another store")
     return cast(Path, Target(str(path), force=ctx is not None and ctx.meta.get(_FORCE, False)))
 
 

@@ -20,6 +20,8 @@ from hisparse_sim.traces.files import holds_trace, opened, refuse_input, refuse_
 from hisparse_sim.traces.importers import Options, get_importer
 from hisparse_sim.traces.importers.answers import BARE
 from hisparse_sim.traces.importers.importer import Importer
+from hisparse_sim.traces.publish import target_of
+from hisparse_sim.traces.remote import Url
 from hisparse_sim.traces.terminal import printable
 
 TRACE = "trace"  # a trace file that is written again
@@ -51,7 +53,7 @@ def convert(
     Raises TraceError if the file is not what the format says, or for a missing provenance;
     ValueError for an unknown format, and for options that are wrong or have no meaning for it.
     """
-    source, target = Path(source), Path(target)
+    source, target = Path(source), target_of(target)
     if form == TRACE or (form is None and holds_trace(source)):
         given = {"model": model, "dataset": dataset, "config": config, **options}
         return _written_again(source, target, provenance, lz4, progress, given)
@@ -137,8 +139,8 @@ def _refuse_meaningless(importer: Importer, options: dict[str, Any]) -> None:
 
 
 def _scratch_place(target: Path) -> Path | None:
-    """Return the folder of the new file, which most likely has space; None = for a device."""
-    if target.exists() and not target.is_file():
+    """Return the folder of the new file, which most likely has space; None for a device or URL."""
+    if isinstance(target, Url) or (target.exists() and not target.is_file()):
         return None
     return target.resolve().parent
 
