@@ -1,5 +1,6 @@
 """What holds of a trace behind every kind of URL: https://, s3://, gs:// and hf://."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,17 @@ def test_no_message_tells_credentials(site: Any, local: Path, command: str, name
     assert name in done.output
     assert "secret" not in done.output
     assert "user" not in done.output
+
+
+def test_no_result_holds_credentials(site: Any, local: Path, tmp_path: Path) -> None:
+    site.push("t.parquet", local.read_bytes())
+    urls = [f"{site.root}/t.parquet?secret={each}" for each in "ab"]
+    for given in (urls[:1], urls, [*urls, str(local)]):
+        out = tmp_path / "rows.json"
+        sweep = ["sweep", *given, "--buffer", "64", "--policy", "lru", "-o", str(out)]
+        assert CliRunner().invoke(cli, sweep).exit_code == 0
+        assert "secret" not in out.read_text()
+        assert len({row["trace"] for row in json.loads(out.read_text())}) == len(given)
 
 
 def test_what_is_left_of_a_url_in_a_sentence() -> None:

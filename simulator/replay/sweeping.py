@@ -31,6 +31,7 @@ from hisparse_sim.simulator.replay.workers import Workers, as_they_end, calls_of
 from hisparse_sim.traces import Demand, Part, Trace, Traces, as_traces
 from hisparse_sim.traces.arguments import step_range, whole_number, whole_numbers
 from hisparse_sim.traces.demand import Ragged
+from hisparse_sim.traces.errors import without_credentials
 from hisparse_sim.traces.terminal import printable
 
 BELADY = "belady"
@@ -224,10 +225,15 @@ def _execute(
 
 
 def trace_names(traces: Sequence[Trace]) -> list[str]:
-    """Return the file stem of every trace, or its path where two share a stem."""
+    """Return the file stem of every trace, or its path where two share a stem: of a URL without
+    credentials, and with a number where only these differ."""
     stems = [trace.name for trace in traces]
+    paths = {str(trace.path): printable(without_credentials(str(trace.path))) for trace in traces}
+    shown = list(paths.values())
+    for number, (path, name) in enumerate(paths.items(), 1):
+        paths[path] = f"{name} ({number})" if shown.count(name) > 1 else name
     return [
-        stem if stems.count(stem) == 1 else printable(str(trace.path))
+        stem if stems.count(stem) == 1 else paths[str(trace.path)]
         for trace, stem in zip(traces, stems, strict=True)
     ]
 
