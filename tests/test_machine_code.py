@@ -5,7 +5,11 @@ import os
 import random
 import subprocess
 import sys
+import threading
+import time
+from collections import namedtuple
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,6 +17,7 @@ import numba
 import numpy as np
 import pytest
 from make_traces import drift, write
+from numba.core.types import abstract
 
 from hisparse_sim.traces import machine_code
 from hisparse_sim.traces.file.passes import longest_row
@@ -199,6 +204,47 @@ def test_two_tuples_of_one_name() -> None:
 
     loop = compiled(first, keep=False)
     assert [loop(state_of(value)) for value in (1.0, 2.0, 3.0, 2.0)] == [1, 2, 3, 2]
+
+
+def test_two_threads_that_meet_a_type_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Numba gave it two numbers, looked for the one with the other, and failed an assertion."""
+    number = abstract._autoincr
+
+    def slowly() -> int:  # between the search for a known type and its entry
+        time.sleep(0.001)
+        return int(number())
+
+    monkeypatch.setattr(abstract, "_autoincr", slowly)
+
+    def first(state: Any) -> Any:
+        return state.a[0]
+
+    loop, start = compiled(first, keep=False), threading.Barrier(4)
+    new = namedtuple("new", "a b c")  # type: ignore[misc]
+
+    def call(kind: str) -> float:
+        state = new(np.full(3, 1, kind), np.ones(1), np.ones((2, 2)))
+        start.wait()
+        return float(loop(state) + loop(state))
+
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(call, ["f4", "f8", "f4", "f8"])) == [2, 2, 2, 2]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        *(np.ones(4, "f8"), np.ones((2, 2), "f4"), np.ones(8, "f4")[::2], np.ones(4, "i4")),
+        *(np.ones(4, ">f4"), np.ones(4, "f4").view(np.recarray), (np.ones(4, "f4"),), 1.0, True),
+        *(np.float32(1), np.ones((2, 2), "f4").T),
+    ],
+)
+def test_kinds_tell_apart_what_numba_does(other: Any) -> None:
+    array = np.ones(4, "f4")
+    assert machine_code._kind(array) == machine_code._kind(array.copy())
+    assert machine_code._kind(array) != machine_code._kind(other)
+    array.flags.writeable = False
+    assert machine_code._kind(array) != machine_code._kind(array.copy())
 
 
 def test_old_neighbours_go(folder: Path) -> None:
