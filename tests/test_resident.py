@@ -17,6 +17,7 @@ from hisparse_sim.simulator.serving.models import load_model
 from hisparse_sim.simulator.serving.scenario import Scenario
 from hisparse_sim.simulator.serving.serving_rows import serve_one
 from hisparse_sim.simulator.serving.sweep_with_costs import sweep
+from hisparse_sim.traces import sample_path
 
 GIB = 1 << 30
 
@@ -57,6 +58,48 @@ def test_a_request_that_is_wholly_resident_only_plans() -> None:
     assert row["tpot_p50_ms"] - bare["tpot_p50_ms"] == pytest.approx(plan_us / 1000, rel=0.1)
     with pytest.raises(ValueError, match="replayed with 20480 resident tokens, not 0"):
         replace(ours, resident_tokens=0)
+
+
+def test_the_miss_rate_counts_the_steps_that_need_the_host() -> None:
+    aim = Aim(16_384, 1024, 8)
+    setting, misses_of, _, _ = Scenario(prompt=16_384, output_len=1024).resolve(
+        "hisparse", get_policy("lru")
+    )
+
+    def rate(resident: int) -> float:
+        misses = misses_of("lru", 4096, resident)
+        return replace(setting, resident_tokens=resident, misses=misses).miss_rate(aim.lengths)
+
+    assert rate(0) == pytest.approx(misses_of("lru", 4096).rate, rel=1e-4)
+    assert rate(0) > rate(8192) > rate(12_800) > 0
+    # 4,096 slots and 13,312 tokens are all 17,408; with 12,800 only the second half of the steps
+    # needs the host, and the mean of these steps is of 17,152 tokens.
+    assert rate(13_312) == 0
+    half = misses_of("lru", 4096, 12_800)
+    assert rate(12_800) == pytest.approx(
+        half.rate / 2 * (1 - 16_896 / 17_152) / (1 - 16_896 / half.context)
+    )
+
+
+def test_of_a_short_trace_nothing_misses_if_requests_stay_on_the_gpu() -> None:
+    """Of longer requests it says nothing."""
+    words = ["--trace", str(sample_path()), "--concurrency", "8", "--requests", "8", "--quiet"]
+    words += ["--format", "json"]
+    resident = ["--resident-tokens", "40960"]
+    done = CliRunner().invoke(
+        cli, ["plan", "--buffer", "4096", "--ratio", "2", "--candidates", *resident, *words]
+    )
+    assert done.exit_code == 0, done.output
+    planned = json.loads(done.stdout)
+    assert [row["miss_rate"] for row in planned["candidates"]] == [0.0]
+    assert {row["miss_rate"] for row in (*planned["policies"], *planned["sensitivity"])} == {0.0}
+    target = ["--max-miss-rate", "0", "--mode", "hisparse"]
+    done = CliRunner().invoke(cli, ["serve", *target, *resident, *words])
+    assert [row["meets"] for row in json.loads(done.stdout)] == [True]
+    longer = ["--prompt", "65536", *target, *resident, *words]
+    done = CliRunner().invoke(cli, ["serve", *longer])
+    assert done.exit_code == 2
+    assert "so none can miss; use longer requests" in done.stderr
 
 
 def test_a_curve_has_no_resident_share(tmp_path: Path) -> None:

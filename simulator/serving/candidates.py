@@ -71,7 +71,7 @@ class Candidates:
             "prefill_instances": setting.prefill_instances if setting.disaggregated else 0,
             "decode_instances": setting.instances,
             "gpus": setting.gpus,
-            "miss_rate": setting.misses.rate if setting.misses else 0.0,
+            "miss_rate": setting.miss_rate(self.aim.lengths),
             "host_gb": pinned if hierarchical else 0.0,
             "requests": found.requests,
             "limit": found.limit,
@@ -108,9 +108,10 @@ class Candidates:
             return self.estimates[i].tokens_per_s / self.settings[i].gpus
 
         def may_do(i: int) -> bool:
-            misses, aim = self.settings[i].misses, self.aim
+            aim = self.aim
             return (aim.max_tpot_ms is None or self.estimates[i].tpot_ms <= aim.max_tpot_ms) and (
-                aim.max_miss_rate is None or not misses or misses.rate <= aim.max_miss_rate
+                aim.max_miss_rate is None
+                or self.settings[i].miss_rate(aim.lengths) <= aim.max_miss_rate
             )
 
         promising = [i for i in self.able if may_do(i)]

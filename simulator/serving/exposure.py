@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from math import inf
 from typing import NamedTuple
 
 import numpy as np
@@ -61,6 +62,7 @@ class Exposure:
     swap_in: SwapIn
     accepted: float = 1.0  # tokens a step yields; `replayed` are the misses of all of its rows
     guess: Guess | None = None  # for the modes of GUESSES
+    longest: float = inf  # tokens of a request that is served
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
@@ -73,7 +75,11 @@ class Exposure:
             )
         if self.mode in GUESSES and self.guess is None:
             raise ValueError(f"mode {self.mode} needs prefetch_recall: how many misses it foresees")
-        if self.copies and self.replayed and self.replayed.context <= self.held_tokens:
+        if (
+            self.copies
+            and self.replayed
+            and self.replayed.context <= self.held_tokens < self.longest
+        ):
             raise ValueError(
                 f"the requests of this trace ({self.replayed.context:,.0f} tokens on average) fit"
                 f" into a buffer of {self.held_tokens:,} slots, so none can miss; use longer"
@@ -113,8 +119,7 @@ class Exposure:
     def _context_factor(self, context: Floats) -> Floats:
         """[c] misses at each context over those of the replay."""
         assert self.replayed is not None
-        outside = 1 - self.held_tokens / np.maximum(context, self.held_tokens)
-        return outside / (1 - self.held_tokens / self.replayed.context)
+        return _context_factor(self.replayed, self.held_tokens, context)
 
     def copies_us(
         self, requests: Floats, context: Floats, attention_us: Floats
@@ -151,6 +156,24 @@ class Exposure:
             np.array([float(requests)]), np.array([context]), np.array([[attention_us]])
         )
         return exposed_us(float(left[0, 0]), self.ahead, compute_us)
+
+
+def miss_rate(replayed: LayerMisses, held_tokens: int, prompt: Floats, output: Floats) -> float:
+    """Misses over selected positions, of requests [n] of these lengths in tokens: each misses in
+    the part of its steps in which it is longer than what the GPU holds. At most 1: where a short
+    trace stands for long requests, the assumption of `Exposure` goes beyond."""
+    end = prompt + output
+    low, high = np.maximum(prompt, held_tokens), np.maximum(end, held_tokens)
+    beyond = (high - low) * _context_factor(replayed, held_tokens, (low + high) / 2)
+    return min(replayed.rate * float(beyond.sum() / output.sum()), 1.0)
+
+
+def _context_factor(replayed: LayerMisses, held_tokens: int, context: Floats) -> Floats:
+    """[c] misses at each context over those of the replay."""
+    if replayed.context <= held_tokens:  # it says nothing of what is longer, see `longest`
+        return np.zeros_like(context)
+    outside = 1 - held_tokens / np.maximum(context, held_tokens)
+    return np.asarray(outside / (1 - held_tokens / replayed.context))
 
 
 @rule

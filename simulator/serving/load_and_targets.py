@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from hisparse_sim.simulator.serving.served import Served
-from hisparse_sim.simulator.serving.workload import Requests, Workload, poisson
+from hisparse_sim.simulator.serving.workload import Floats, Requests, Workload, drawn, poisson
 from hisparse_sim.simulator.serving.workload_files import Recorded
 from hisparse_sim.traces.arguments import whole_number
 from hisparse_sim.traces.documents import LEAST_AMOUNT, MOST_AMOUNT
@@ -80,6 +80,17 @@ class Aim:
         return Workload(
             self.prompt, self.output, count, clients, self.rate_per_s, self.range_ratio, self.seed
         )
+
+    @cached_property
+    def lengths(self) -> tuple[Floats, Floats]:
+        """[n] prompts and outputs of all requests, in tokens."""
+        load = drawn(self.load)
+        return load.prompt_len.astype(np.float64), load.output_len.astype(np.float64)
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest request."""
+        return self.prompt + self.output
 
     @property
     def count(self) -> int | None:

@@ -115,7 +115,7 @@ def make_plan(
     Raises ValueError if the model does not fit the engine refuses a buffer, or
     there are too many candidates.
     """
-    layouts = (setting, *other_layouts)
+    layouts = tuple(replace(one, longest=aim.longest) for one in (setting, *other_layouts))
     if buffers is None:
         buffers = [round(setting.deployment.model.top_k * times) for times in BUFFERS_TIMES]
     buffers = sorted(set(buffers))

@@ -9,7 +9,7 @@ from pathlib import Path
 from hisparse_sim.simulator.serving.admission import Pool, length_on
 from hisparse_sim.simulator.serving.buffers import check_buffer
 from hisparse_sim.simulator.serving.deployment import RESERVE, Deployment
-from hisparse_sim.simulator.serving.exposure import GUESSES, Exposure
+from hisparse_sim.simulator.serving.exposure import GUESSES, Exposure, miss_rate
 from hisparse_sim.simulator.serving.foresight import Guess
 from hisparse_sim.simulator.serving.latency import Link, load_link, swap_in_on
 from hisparse_sim.simulator.serving.lengths import Length
@@ -26,6 +26,7 @@ from hisparse_sim.simulator.serving.served import Server
 from hisparse_sim.simulator.serving.speculation import Speculation
 from hisparse_sim.simulator.serving.steptimes import StepTimes
 from hisparse_sim.simulator.serving.transfer import TRANSFER_GB_S
+from hisparse_sim.simulator.serving.workload import Floats
 from hisparse_sim.traces.arguments import whole_number
 
 
@@ -69,6 +70,7 @@ class Setting:
     prefix_cache: bool = False  # for prompts with known blocks, where the engine allows it
     host_gb_s: float | None = None  # what all GPUs of one host copy together; None: the link's
     no_steps: str = "no step times"  # why there are none
+    longest: int | None = None  # tokens of a request that is served; None: as the model has them
 
     def __post_init__(self) -> None:
         if self.mode != "baseline":
@@ -199,7 +201,12 @@ class Setting:
             ),
             self.speculation.acceptance_length if self.speculation else 1.0,
             self.guess,
+            self.deployment.model.context if self.longest is None else self.longest,
         )
+
+    def miss_rate(self, lengths: tuple[Floats, Floats]) -> float:
+        """Misses over selected positions, of requests [n] of these prompts and outputs."""
+        return miss_rate(self.misses, self.held_tokens, *lengths) if self.misses else 0.0
 
     @cached_property
     def link(self) -> Link:

@@ -47,7 +47,7 @@ def row_of(setting: Setting, aim: Aim, served: Served) -> dict[str, Any]:
     """The row of a run, see `serve_one`."""
     span, times = served.makespan or 1.0, served.times
     rate = served.output_tokens_per_s
-    missed = aim.missed(served, setting.misses.rate if setting.misses else 0.0)
+    missed = aim.missed(served, setting.miss_rate(aim.lengths))
     row: dict[str, Any] = {
         "mode": setting.mode,
         "load": aim.label,
@@ -159,6 +159,7 @@ def serve_all(
     for one in ways:
         if one.mode != "baseline":
             misses = misses_of(policy, one.device_buffer_size, one.resident_tokens)
-            one = replace(one, misses=misses)
+            longest = max(aim.longest for aim in aims)
+            one = replace(one, misses=misses, longest=longest)
         rows += [serve_one(one, aim, progress) for aim in aims]
     return pd.DataFrame(rows)

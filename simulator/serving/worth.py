@@ -122,7 +122,7 @@ def _table(settings: list[Setting], aim: Aim, served: ServedOnce) -> pd.DataFram
     return pd.DataFrame(
         [
             {
-                "miss_rate": one.misses.rate if one.misses else 0.0,
+                "miss_rate": one.miss_rate(aim.lengths),
                 "tokens_per_s": row["tokens_per_s"],
                 "tpot_ms": row["tpot_ms"],
             }
