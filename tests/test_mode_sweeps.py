@@ -14,6 +14,7 @@ import hisparse_sim as hs
 from hisparse_sim.cli import cli
 from hisparse_sim.policies import STANDARD
 from hisparse_sim.simulator.replay.kept import Kept
+from hisparse_sim.simulator.serving.misses import layer_misses
 from hisparse_sim.traces import TraceError, open_trace, sample_path
 from hisparse_sim.traces.drafts import drafted
 
@@ -119,6 +120,16 @@ def test_layers_that_share_an_index(tmp_path: Path) -> None:
     assert each["replayed_misses"].tolist() == [2 * each.loc[0, "misses"], 0, 0]
     assert row["anchor_misses"] == each.loc[0, "misses"] + each.loc[3, "misses"]
     assert row["replayed_misses"] == 2 * each.loc[0, "misses"]
+    # Bytes are those of the two counts, which 30 steps of 4 layers have together.
+    for costs in ({"ratios": 2}, {"resident_tokens": 8, "model": "glm-5.1"}):
+        for layers in (None, (0, 3)):
+            (priced,) = hs.sweep(path, "lru", 16, layers=layers, **costs).rows.to_dict("records")
+            counted = priced["anchor_misses"] + priced["replayed_misses"]
+            assert priced["bytes_per_step"] == pytest.approx(counted / 30 / 4 * 78 * 1152)
+            assert counted / 4 != priced["misses"] / (3 if layers is None else 2)
+    counted = row["anchor_misses"] + row["replayed_misses"]
+    found = layer_misses(path, "lru", 16, warm_up_steps=0)
+    assert found.mean == pytest.approx(counted / 30 / 4)
 
 
 def test_more_on_the_gpu_means_fewer_misses() -> None:

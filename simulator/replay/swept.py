@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +13,7 @@ from hisparse_sim.simulator.replay.coverage import Covered
 from hisparse_sim.simulator.replay.kept import Finished
 from hisparse_sim.simulator.replay.metrics import Misses
 from hisparse_sim.traces import Part, Trace
+from hisparse_sim.traces.file.layer_types import followers, stands_for
 from hisparse_sim.traces.notebook import Shown
 
 
@@ -89,6 +90,28 @@ class Sweep(Shown):
         """Tokens that the longest request had generated at its last step, the last included."""
         longest = max(self.pieces, key=lambda piece: piece.last_seq_len, default=None)
         return longest.first_step + longest.covered.rows if longest else 0
+
+    def misses_per_layer(self) -> npt.NDArray[np.float64]:
+        """Return [rows] misses per step, mean over the layers of the model: a layer counts for
+        those that repeat its index, too. With `per_layer`, of the one layer of a row."""
+        by_trace: dict[str, set[int]] = {}
+        for piece in self.pieces:
+            by_trace.setdefault(piece.name, set()).add(piece.part.layer)
+        if self.per_layer or not any(
+            followers(piece.trace.metadata.layer_types) for piece in self.pieces
+        ):
+            return self.rows["misses_per_step"].to_numpy(float)
+        sums: dict[tuple[Any, ...], list[float]] = {}
+        for piece in self.pieces:
+            standing = stands_for(piece.trace.metadata.layer_types, by_trace[piece.name])
+            weight = standing[piece.part.layer]
+            for run, misses in piece.misses.items():
+                key = (piece.name, run.policy.name, run.buffer_size)
+                total = sums.setdefault(key, [0.0, 0.0])
+                total[0] += weight * int(misses.sum(dtype=np.int64))
+                total[1] += weight * len(misses)
+        keys = self.rows[["trace", "policy", "buffer"]].itertuples(index=False, name=None)
+        return np.array([sums[key][0] / sums[key][1] for key in keys])
 
     @property
     def steps(self) -> pd.DataFrame:

@@ -118,11 +118,13 @@ def add_costs(
     """Return the rows of `swept`, once per ratio, with the cost columns of docs/metrics.md.
 
     `bytes_per_step` and `bytes_per_request` (host to device) are those of all layers of the model,
-    each with the mean misses of the replayed layers; with `per_layer` those of the one layer
-    of the row. A request makes as many steps as were replayed of it, and is as long as the longest
-    of the traces plus `output_len`. The requests that fit on a GPU are those that `plan` gives.
-    `disaggregated`: prefill runs on other GPUs. Raises ValueError for values that the engine
-    refuses, TraceError for traces whose positions are not tokens."""
+    each with the mean misses of the replayed layers, in which one that others repeat counts for
+    them, too; with `per_layer` those of the one layer of the row. A request makes as many steps as
+    were replayed of it, and is as long as the longest of the traces plus `output_len`. The requests
+    that fit on a GPU are those that `plan` gives. `disaggregated`: prefill runs on other GPUs.
+    Raises ValueError for values that the engine refuses, TraceError for traces whose positions are
+    not tokens.
+    """
     rows, model = swept.rows, deployment.model
     if model.position_tokens == 1:
         refuse_blocks((piece.trace for piece in swept.pieces), "memory models need")
@@ -134,10 +136,10 @@ def add_costs(
     for ratio in ratios:
         block = rows.copy()
         block["model"] = model.name
-        block["kv_dtype"] = deployment.kv_dtype
+        block["kv_dtype"] = model.stored_as(deployment.kv_dtype)
         block["host_to_device_ratio"] = ratio
         layers = 1 if swept.per_layer else model.layers
-        block["bytes_per_step"] = block["misses_per_step"] * entry_bytes * layers
+        block["bytes_per_step"] = swept.misses_per_layer() * entry_bytes * layers
         block["bytes_per_request"] = block["bytes_per_step"] * block["steps"] / swept.parts_per_row
         block["device_pool_gib"] = deployment.device_pool_bytes / GIB
         block["host_gib"] = deployment.rank_host_bytes / GIB

@@ -27,6 +27,7 @@ from hisparse_sim.simulator.replay.result_files import read_rows
 from hisparse_sim.simulator.replay.totals import totals
 from hisparse_sim.traces import OneTrace, Part, Trace, TraceError, as_trace
 from hisparse_sim.traces.demand import Ints
+from hisparse_sim.traces.file.layer_types import stands_for
 from hisparse_sim.traces.file.units import TOKEN, plural, refuse_blocks
 from hisparse_sim.traces.synth.generated import GeneratedTrace
 
@@ -164,11 +165,12 @@ def layer_misses(
             steps.append(len(seq_len))
     grid = np.linspace(0, 1, QUANTILES)
     layers = [np.concatenate(parts) for _, parts in sorted(by_layer.items())]
-    weights = (
-        tuple(float(opened.stands_for[layer]) for layer in sorted(by_layer))
+    standing = (
+        opened.stands_for
         if isinstance(opened, GeneratedTrace)
-        else None
+        else stands_for(opened.metadata.layer_types, by_layer)
     )
+    weights = tuple(float(standing[layer]) for layer in sorted(by_layer))
     # Over the same steps as the misses, so that their quotient is misses over accesses.
     accesses = [np.mean(np.concatenate(parts)) for _, parts in sorted(listed_by_layer.items())]
     return LayerMisses(

@@ -54,7 +54,8 @@ def price_of(
         top_k = block.count("top_k", least=1)
         group = block.count("group_bytes", 0)
         unit, entry_bytes = unit_of(tokens, group), group or values * VALUE_BYTES[kv_dtype]
-        price = Price(block.name, block.count("layers", least=1), entry_bytes, kv_dtype, top_k)
+        stored_as = "" if group else kv_dtype  # a group has a format of its own
+        price = Price(block.name, block.count("layers", least=1), entry_bytes, stored_as, top_k)
     check_unit(traces, unit, price.model)
     return price
 
@@ -63,14 +64,15 @@ def add_traffic(swept: Sweep, price: Price, mode: Mode | None) -> pd.DataFrame:
     """Return the rows of `swept` with `model, kv_dtype, bytes_per_step, bytes_per_request` and
     `hot_buffer_bytes`, as in docs/metrics.md; with drafts `bytes_per_token`, too.
 
-    All layers count with the mean misses of the replayed ones. `hot_buffer_bytes` is what a request
+    All layers count with the mean misses of the replayed ones, in which one that others repeat
+    counts for them, too. `hot_buffer_bytes` is what a request
     takes on the GPU: its slots, what is always there beside them, and resident tokens.
     """
     rows = swept.rows.copy()
     layers = 1 if swept.per_layer else price.layers
     rows["model"] = price.model
     rows["kv_dtype"] = price.kv_dtype
-    rows["bytes_per_step"] = rows["misses_per_step"] * price.entry_bytes * layers
+    rows["bytes_per_step"] = swept.misses_per_layer() * price.entry_bytes * layers
     rows["bytes_per_request"] = rows["bytes_per_step"] * rows["steps"] / swept.parts_per_row
     if "accepted_per_step" in rows:
         rows["bytes_per_token"] = rows["bytes_per_step"] / rows["accepted_per_step"]

@@ -28,6 +28,19 @@ def followers(layer_types: Sequence[str] | None) -> dict[int, int]:
     return found if any(found.values()) else {}
 
 
+def stands_for(layer_types: Sequence[str] | None, layers: Collection[int]) -> dict[int, int]:
+    """Return for how many layers of a model each of `layers` stands: for itself, and an anchor for
+    those that repeat it and are not among them."""
+    found = dict.fromkeys(layers, 1)
+    anchor = -1
+    for layer, kind in enumerate(layer_types or ()):
+        if kind != SHARED:
+            anchor = layer
+        elif layer not in found and anchor in found:
+            found[anchor] += 1
+    return found
+
+
 def layer_types_of(num_layers: int, full_layers: Collection[int]) -> tuple[str, ...]:
     """Return the types of all layers, [num_layers], of which `full_layers` have an index.
 
