@@ -184,3 +184,24 @@ def test_traces_in_the_unit_of_the_model() -> None:
         assert f"({model.name}, synthetic)" in notes[0]
         with pytest.raises(hs.TraceError, match=f"and {other.name} selects"):
             misses_for(other, lru, 2400, trace, None, "direct")
+
+
+def test_deepseek_v4_has_one_format_of_its_own() -> None:
+    """Its groups are of FP8 values, bf16 ones and scales, whatever dtype is asked for."""
+    model = load_model("deepseek-v4-flash")
+    assert model.kv_label("bf16") == "KV of 584 bytes per 4 tokens"
+    assert load_model("qsa").kv_label("fp8") == "fp8 KV"
+    words = "plan --model deepseek-v4-flash --concurrency 8 --requests 8 --buffer 1024 --ratio 2"
+    shown = CliRunner().invoke(cli, words.split()).stdout
+    assert shown.startswith("deepseek-v4-flash, KV of 584 bytes per 4 tokens, on 8 x h200")
+    assert "bf16 KV" not in shown
+    assert "--kv-cache-dtype" not in shown
+
+
+@pytest.mark.parametrize(
+    ("model", "runs"), [("qsa", False), ("minimax-m3", False), ("deepseek-v4-flash", True)]
+)
+def test_what_no_release_runs_is_said(model: str, runs: bool) -> None:
+    words = f"serve --model {model} --mode zero-cost --concurrency 8 --requests 8 --format json"
+    said = CliRunner().invoke(cli, words.split()).stderr
+    assert (f"no release of SGLang runs HiSparse with {model}" in said) != runs

@@ -136,3 +136,14 @@ def test_an_unknown_engine() -> None:
         result = CliRunner().invoke(cli, [command, "--engine", "sglang-0.4"])
         assert result.exit_code == 2
         assert "known: sglang-0.5.12 to sglang-0.5.23" in result.output
+
+
+@pytest.mark.parametrize("command", ["plan", "serve", "reproduce"])
+def test_where_memory_is_needed_only_engines_with_it_are_named(command: str) -> None:
+    """Of vLLM the replay alone is known: `sweep` has it."""
+    assert "vllm" not in CliRunner().invoke(cli, [command, "--help"]).stdout
+    assert "vllm-0.33" in CliRunner().invoke(cli, ["sweep", "--help"]).stdout
+    for name in ("vllm-0.33", "vllm-0.34"):
+        done = CliRunner().invoke(cli, [command, "--engine", name])
+        assert done.exit_code == 2
+        assert "sglang-0.5.12 to sglang-0.5.23" in done.stderr

@@ -54,8 +54,8 @@ from hisparse_sim.traces.terminal import wrote
     "resident_tokens",
     multiple=True,
     callback=several(int),
-    help="Newest tokens of a request that stay on the GPU beside its buffer, numbers to try."
-    "  [default: 0]",
+    help="Newest tokens of a request that stay on the GPU beside its buffer, numbers to try;"
+    " no release of SGLang keeps any.  [default: 0]",
 )
 @click.option("--any-layout", is_flag=True, help="Try every layout, not only --layout.")
 @click.option(

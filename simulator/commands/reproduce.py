@@ -21,7 +21,7 @@ from hisparse_sim.traces.terminal import wrote
 @click.command()
 @trace_options("synthetic, of each model")
 @policy_option
-@engine_option(None)
+@engine_option(None, replays=False)
 @click.option(
     "--plot",
     type=Output(*FIGURE_SUFFIXES),

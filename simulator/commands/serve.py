@@ -38,7 +38,8 @@ _MODES = mode_choice("baseline")
     type=Number(0),
     default=0,
     show_default=True,
-    help="Newest tokens of a request that stay on the GPU beside its buffer.",
+    help="Newest tokens of a request that stay on the GPU beside its buffer; no release of SGLang"
+    " keeps any.",
 )
 @policy_option
 @click.option(

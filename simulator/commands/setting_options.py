@@ -10,7 +10,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from hisparse_sim.simulator.serving.engines import ENGINES, KNOWN, NEWEST, VLLM, load_engine
+from hisparse_sim.simulator.serving.engines import ENGINES, KNOWN, NEWEST, SGLANG, VLLM, load_engine
 from hisparse_sim.simulator.serving.scenario import MOST_INSTANCES, Scenario
 from hisparse_sim.traces.commands.options import combined, provenance_option, quiet_option
 from hisparse_sim.traces.commands.values import Name, Number, Real
@@ -70,8 +70,11 @@ POSITIVE = Real(0, min_open=True)
 _FORMER_BUDGETS = {"once": "sglang-0.5.16", "all": NEWEST.name}
 
 
-def engine_option(default: str | None = NEWEST.name) -> Callable[[Any], Any]:
-    """--engine, the name of a release, and --keys-budgeted, the option that it replaced."""
+def engine_option(
+    default: str | None = NEWEST.name, *, replays: bool = True
+) -> Callable[[Any], Any]:
+    """--engine, the name of a release, and --keys-budgeted, the option that it replaced; where
+    nothing `replays` by its rules, of those whose memory and admission are known."""
 
     def remember(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
         if value is not None:
@@ -82,19 +85,21 @@ def engine_option(default: str | None = NEWEST.name) -> Callable[[Any], Any]:
         if former and context.get_parameter_source("engine") is ParameterSource.DEFAULT:
             return former
         try:
-            return load_engine(value).name if value else None
+            return load_engine(value, memory=not replays).name if value else None
         except ValueError as error:
             raise click.BadParameter(str(error)) from error
 
     return combined(
         click.option(
             "--engine",
-            type=Name(lambda: ENGINES),
+            type=Name(lambda: ENGINES if replays else SGLANG),
             metavar="RELEASE",
             default=default,
             show_default=default is not None,
             callback=chosen,
-            help=f"{KNOWN}: memory and admission rules; or, for replays, {VLLM.name}."
+            help=f"{KNOWN}: memory and admission rules"
+            + f"; or, for replays, {VLLM.name}" * replays
+            + "."
             + "  [default: that of each figure]" * (default is None),
         ),
         click.option(
@@ -147,7 +152,7 @@ host_options = combined(
         help="Host memory for the pool of one GPU.  [default: its share of the machine]",
     ),
 )
-machine_options = combined(
+_machine_options = combined(
     click.option(
         "--hardware",
         type=Name(known_profiles("hardware")),
@@ -181,8 +186,8 @@ machine_options = combined(
         help="Largest device pool of a rank, in tokens, as in the engine.",
     ),
     host_options,
-    engine_option(),
 )
+machine_options = combined(_machine_options, engine_option())
 deployment_options = combined(
     click.option(
         "--model",
@@ -191,7 +196,8 @@ deployment_options = combined(
         show_default=True,
         help="Model profile; see `hisparse-sim profiles`.",
     ),
-    machine_options,
+    _machine_options,
+    engine_option(replays=False),
     click.option(
         "--early-stops",
         is_flag=True,

@@ -63,6 +63,14 @@ class BlockModel(Model):
             return self.group_bytes // self.block_tokens
         return 2 * self.kv_heads * self.head_dim * VALUE_BYTES[kv_dtype]
 
+    def stored_as(self, kv_dtype: str) -> str:
+        return "" if self.group_bytes else kv_dtype
+
+    def kv_label(self, kv_dtype: str) -> str:
+        if not self.group_bytes:
+            return super().kv_label(kv_dtype)
+        return f"KV of {self.group_bytes} bytes per {self.block_tokens} tokens"
+
     def resident_token_bytes(self, kv_dtype: str = "bf16") -> int:
         entry = self.entry_bytes(kv_dtype) * self.entry_tokens
         return self.full_layers * entry // self.full_tokens + self.other_token_bytes

@@ -160,7 +160,8 @@ def load_engine(name: str, *, memory: bool = False) -> Engine:
     """
     found = ENGINES.get(re.sub(r"\.?post\d+$", "", name.casefold()))
     if found is None:
-        raise ValueError(f"unknown engine {name!r}; known: {KNOWN} and {VLLM.name}")
+        others = "" if memory else f" and {VLLM.name}"
+        raise ValueError(f"unknown engine {name!r}; known: {KNOWN}{others}")
     if memory and not found.memory:
         raise ValueError(
             f"memory and admission of {found.name} are not modelled, only its replay: choose an"

@@ -42,11 +42,9 @@ def _common(setting: Setting) -> list[str]:
         flags.append(f"--dp-size {layout.attention_dp} --enable-dp-attention")
     if layout.experts_ep > 1:
         flags.append(f"--ep-size {layout.experts_ep}")
-    dtype = {"bf16": "bfloat16"}.get(deployment.kv_dtype, "fp8_e4m3")
-    flags += [
-        f"--kv-cache-dtype {dtype}",
-        f"--mem-fraction-static {deployment.mem_fraction_static:g}",
-    ]
+    if stored_as := deployment.model.stored_as(deployment.kv_dtype):
+        flags.append(f"--kv-cache-dtype {'bfloat16' if stored_as == 'bf16' else 'fp8_e4m3'}")
+    flags.append(f"--mem-fraction-static {deployment.mem_fraction_static:g}")
     if setting.speculation:
         rows = setting.speculation.draft_tokens
         flags.append(

@@ -90,6 +90,14 @@ class Model(ABC):
     def entry_bytes(self, kv_dtype: str = "bf16") -> int:
         """Bytes of one token's KV in one layer that selects."""
 
+    def stored_as(self, kv_dtype: str) -> str:
+        """The KV dtype of its entries where this one is asked for; "" for a format of their own."""
+        return kv_dtype
+
+    def kv_label(self, kv_dtype: str) -> str:
+        """The format of its KV, in words."""
+        return f"{self.stored_as(kv_dtype)} KV"
+
     def resident_token_bytes(self, kv_dtype: str = "bf16") -> int:
         """Bytes of a token that stay on the GPU besides keys, over all layers: the KV of layers
         that do not select."""

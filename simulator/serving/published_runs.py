@@ -100,7 +100,7 @@ class Runs:
             kv_dtype,
             pool_bytes=pool,
             draft_layers=int("draft_tokens" in entry),
-            engine=load_engine(self.engine or entry.get("engine", THEN)),
+            engine=load_engine(self.engine or entry.get("engine", THEN), memory=True),
         )
         size = entry.get("buffer", 4096)
         return Setting(

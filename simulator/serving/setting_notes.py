@@ -8,6 +8,7 @@ from hisparse_sim.simulator.serving.exposure import GUESSES
 from hisparse_sim.simulator.serving.load_and_targets import Aim
 from hisparse_sim.simulator.serving.memory import pages
 from hisparse_sim.simulator.serving.prediction import Setting
+from hisparse_sim.traces.file.units import COMPRESSED
 
 RESIDENT = (
     "resident tokens by SGLang's rules, of which no release keeps any; vLLM 0.33 does, by rules of"
@@ -40,6 +41,8 @@ def notes_on_setting(
     if any(residents):
         yield RESIDENT
     model, engine = setting.deployment.model, setting.deployment.engine
+    if model.position_tokens > 1 and model.unit != COMPRESSED:  # compressed groups have pools of it
+        yield f"no release of SGLang runs HiSparse with {model.name}: its flags will not start it"
     shares = model.indexer_layers < model.layers and setting.speculation is None
     if shares and engine.plans_shared_misses and "prefetch" not in modes:
         yield (

@@ -63,7 +63,8 @@ def load_line(setting: Setting, aim: Aim, instances: bool = False) -> str:
     if aim.range_ratio < 1:
         lengths += f", down to {aim.range_ratio:g} of that"
     return (
-        f"{deployment.model.name}, {deployment.kv_dtype} KV, on {deployment.layout.gpus} x"
+        f"{deployment.model.name}, {deployment.model.kv_label(deployment.kv_dtype)}, on"
+        f" {deployment.layout.gpus} x"
         f" {deployment.hardware.name} ({deployment.layout.name}: {ranks}), {prefill};\n"
         f"{lengths}"
     )

@@ -106,7 +106,9 @@ def _memory(rows: pd.DataFrame) -> str:
     """Return how many requests fit, a line per buffer and ratio."""
     first = rows.iloc[0]
     lines = [
-        f"Memory, {first['model']} with {first['kv_dtype']} KV,"
+        f"Memory, {first['model']}"
+        + f" with {first['kv_dtype']} KV" * bool(first["kv_dtype"])
+        + ","
         f" {first['request_tokens']:,} tokens per request, on {first['hardware']}:",
         f"{first['device_pool_gib']:.1f} GiB of a GPU and {first['host_gib']:.1f} GiB of its host"
         f" for KV, {first['engine']}",
