@@ -32,6 +32,9 @@ from hisparse_sim.simulator.prefetch.prefetching import (
     read_with_hints,
 )
 from hisparse_sim.simulator.replay import sweep
+from hisparse_sim.simulator.replay.replaying import replay_part
+from hisparse_sim.simulator.study.least import least_exposed, least_misses, window_misses
+from hisparse_sim.simulator.study.reuse import reuse_of
 from hisparse_sim.traces import Demand, TraceError, open_trace, trace_from_frame
 from hisparse_sim.traces.demand import Ragged
 
@@ -60,29 +63,47 @@ def reference(
     if start == "staged" or stream.prompt_len <= size - slots:
         buffer = list(range(size - slots))
     ahead: list[int] = []
+    waiting: list[int] = []
     found = []
     for place, ((seq_len, _), step) in enumerate(zip(stream.rows, steps, strict=True)):
         if seq_len <= size - slots:  # everything is resident
             found.append([0, 0, 0, 0])
             continue
-        fetched: list[int] = []
+        listed: list[int] = []
+        room = budget
         for position in proposes(place, {*ahead, *(each for each in buffer if each is not None)}):
-            if position not in (*buffer, *ahead, *fetched) and len(fetched) < budget:
-                fetched.append(position)
-        late = fetched[in_time:]
-        ahead = (ahead + fetched)[-slots:] if slots else []
-        useful = [each for each in step.misses if each in ahead and each not in late]
-        waited = [each for each in step.misses if each in ahead and each in late]
+            if position in (*buffer, *listed) or (position not in ahead and room == 0):
+                continue
+            room -= position not in ahead
+            listed.append(position)
+        older = [each for each in ahead if each not in listed]
+        waiting = [each for each in listed + older if each not in ahead or each in waiting]
+        ahead = (older + listed)[-slots:] if slots else []
+        waiting = [each for each in waiting if each in ahead]
+        copied, waiting = waiting[:in_time], waiting[in_time:]
+        useful = [each for each in step.misses if each in ahead and each not in waiting]
+        waited = [each for each in step.misses if each in waiting]
         critical = len(step.misses) - len(useful) - len(waited)
-        found.append([critical, len(waited), len(useful), len(fetched)])
+        found.append([critical, len(waited), len(useful), len(copied) + len(waited)])
         buffer = step.slots
         ahead = [each for each in ahead if each not in step.misses]
+        waiting = [each for each in waiting if each not in step.misses]
     return [list(each) for each in zip(*found, strict=True)]
 
 
 def absent(listed: Sequence[int], present: set[int], newest: int, budget: int) -> list[int]:
     kept = [each for each in listed if each not in present and each < newest]
     return kept[:budget]
+
+
+@hook
+def _moved(state: Any, view: View, out: Any) -> int:
+    count = 0
+    for position in view.row:
+        if count < len(out) and position + 1 < view.newest:
+            out[count] = position + 1
+            count += 1
+    return count
 
 
 @given(
@@ -92,7 +113,7 @@ def absent(listed: Sequence[int], present: set[int], newest: int, budget: int) -
     st.integers(0, 4),
     st.integers(0, 3),
     st.integers(0, 4),
-    st.sampled_from([1, 2]),
+    st.booleans(),
 )
 @settings(max_examples=200, deadline=None)
 def test_counts_are_those_of_the_reference(
@@ -102,20 +123,19 @@ def test_counts_are_those_of_the_reference(
     budget: int,
     more: int,
     in_time: int,
-    shift: int,
+    again: bool,  # what is present is proposed, too
 ) -> None:
     stream, size = case
     slots = (budget + more) * (budget > 0)
 
-    def slash(place: int, present: set[int]) -> list[int]:
+    def moved(place: int, present: set[int]) -> list[int]:
         row = stream.rows[place - 1][1] if place else []
-        moved = [position + shift for position in row]
-        return absent(moved, present, stream.rows[place][0] - 1, budget)
+        newest = stream.rows[place][0] - 1
+        return absent([each + 1 for each in row], set() if again else present, newest, slots)
 
-    wanted = reference(
-        stream, policy, size + slots, start, budget, slots, min(in_time, budget), slash
-    )
-    prefetch = Prefetch(get_prefetcher("slash", shift=shift), budget, slots, min(in_time, budget))
+    wanted = reference(stream, policy, size + slots, start, budget, slots, in_time, moved)
+    slash = Prefetcher("moved", "", "", nothing, _moved) if again else get_prefetcher("slash")
+    prefetch = Prefetch(slash, budget, slots, in_time)
     part = demand_of(stream)
     found = prefetch_part(part, no_hints(part), prefetch, get_policy(policy), size + slots, start)
     assert counts(found) == wanted
@@ -324,6 +344,34 @@ def test_an_oracle_that_looks_ahead_evens_out_what_a_tight_budget_cannot() -> No
         done = prefetch_part(part, no_hints(part), Prefetch(oracle, 1, 4), LRU, 10)
         exposed.append(int((done.critical + done.late).sum()))
     assert exposed[0] > exposed[1] > exposed[2] == 0
+
+
+@given(cases(), st.sampled_from(["slash", "oracle", "oracle:lookahead=3"]), st.integers(1, 4))
+@settings(max_examples=100, deadline=None)
+def test_nothing_is_below_what_is_least(case: tuple[Stream, int], name: str, budget: int) -> None:
+    stream, own = case
+    part = demand_of(stream)
+    counted = reuse_of(part, own + budget)
+    for in_time in range(budget + 1):
+        prefetch = Prefetch(get_prefetcher(name), budget, in_time=in_time)
+        done = prefetch_part(part, no_hints(part), prefetch, LRU, own + budget)
+        assert (done.critical + done.late).sum() >= least_exposed(window_misses(counted), in_time)
+        assert (done.critical + done.fetched).sum() >= least_misses(counted).sum()
+        assert (done.fetched - done.late).max() <= in_time
+
+
+@pytest.mark.parametrize("in_time", [None, 1])
+def test_an_oracle_that_sees_further_waits_no_more(in_time: int | None) -> None:
+    part = drift(steps=200, first_seq_len=80)
+    needed = replay_part(part, LRU, 8).misses
+    waits = []
+    for lookahead in (1, 2, 8):
+        oracle = Prefetch(get_prefetcher("oracle", lookahead=lookahead), 6, in_time=in_time)
+        done = prefetch_part(part, no_hints(part), oracle, LRU, 14)
+        waits.append(int((done.critical + done.late).sum()))
+        if in_time is None:
+            assert done.critical.tolist() == np.maximum(needed - 6, 0).tolist()
+    assert waits == sorted(waits, reverse=True)
 
 
 def test_what_drafts_selected_is_a_hint_for_the_next_step(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """A forecast of indexer scores: level and trend of every position, smoothed exponentially where it
-was selected (Holt 1957; the trend damped as by Gardner and McKenzie 1985).
+was selected (Holt 1957). Forecasts are damped as by Gardner and McKenzie 1985; their trend itself
+shrinks from step to step, too, which it does not here.
 
 A position that was last selected g steps ago is taken to score level + trend (damp + damp^2 + ... +
 damp^g) now.

@@ -32,9 +32,9 @@ class Counted(NamedTuple):
     """Per step, [n] output. Misses of the policy = critical + late + useful."""
 
     critical: Indices  # copied because the step asks for it
-    late: Indices  # on the way when the step asks for it
+    late: Indices  # proposed, but not copied yet when the step asks for it
     useful: Indices  # there when the step asks for it
-    fetched: Indices  # copies that began ahead of the step
+    fetched: Indices  # copied ahead, and late
 
 
 # Of what the loop and the prefetchers of the package are compiled from.
@@ -65,14 +65,15 @@ def compiled(propose: Callable[[Any, View, Positions], int], name: str) -> Calla
         state: Any,
         budget: int,
         slots: int,
-        in_time: int,  # copies that are there when the step begins; those behind them are late
+        in_time: int,  # that the link copies ahead of each step
         counted: Counted,
     ) -> int:
         _ = stamp
-        out = np.empty(budget, np.uint32)
-        ahead = np.empty(slots + budget, np.uint32)  # fetched ahead, the oldest first
+        out = np.empty(slots, np.uint32)
+        ahead = np.empty(slots + budget, np.uint32)  # has a slot of the prefetch, the oldest first
         held = 0
-        on_the_way = np.full(len(present), -1, np.int32)  # the row before which a copy began late
+        listed = np.full(len(present), -1, np.int32)  # the row before which it was proposed last
+        copied = np.zeros(len(present), np.uint8)  # of what is in `ahead`
         missed = 0
         for now in range(first, len(rows.seq_len)):
             newest = rows.seq_len[now] - 1
@@ -96,31 +97,43 @@ def compiled(propose: Callable[[Any, View, Positions], int], name: str) -> Calla
                 ),
                 out,
             )
-            if not 0 <= proposed <= budget:
+            if not 0 <= proposed <= slots:
                 return now
-            # What was used has moved to the buffer.
-            kept = 0
+            for i in range(proposed):
+                if out[i] >= newest:
+                    return now
+                listed[out[i]] = now
+            # What was used has moved to the buffer; what is proposed again moves to the end.
+            older = 0
             for i in range(held):
-                ahead[kept] = ahead[i]
-                kept += present[ahead[i]] == 2
-            held = kept
+                ahead[older] = ahead[i]
+                older += present[ahead[i]] == 2 and listed[ahead[i]] != now
+            held, left = older, budget
             for i in range(proposed):
                 position = out[i]
-                if position >= newest:
-                    return now
+                if present[position] == 1 or listed[position] != now:
+                    continue
+                listed[position] = -1  # named twice, it counts once
                 if present[position] == 0:
+                    if left == 0:
+                        continue
+                    left -= 1
                     present[position] = 2
-                    if counted.fetched[now] >= in_time:
-                        on_the_way[position] = now
-                    counted.fetched[now] += 1
-                    ahead[held] = position
-                    held += 1
+                    copied[position] = 0
+                ahead[held] = position
+                held += 1
             gone = max(0, held - slots)  # the oldest make room
             for i in range(gone):
                 present[ahead[i]] = 0
             held -= gone
+            older -= gone
             for i in range(held):
                 ahead[i] = ahead[i + gone]
+            for i in range(held):  # the link takes this step's proposals first
+                position = ahead[(older + i) % held]
+                if copied[position] == 0 and counted.fetched[now] < in_time:
+                    copied[position] = 1
+                    counted.fetched[now] += 1
 
             for i in range(rows.offsets[now], rows.offsets[now + 1]):
                 position = rows.positions[i]
@@ -128,8 +141,9 @@ def compiled(propose: Callable[[Any, View, Positions], int], name: str) -> Calla
                     continue
                 if present[position] == 0:
                     counted.critical[now] += 1
-                elif on_the_way[position] == now:
+                elif copied[position] == 0:
                     counted.late[now] += 1
+                    counted.fetched[now] += 1
                 else:
                     counted.useful[now] += 1
                 victim = victims[missed]

@@ -1,8 +1,7 @@
 """Knows the future: a bound for every prefetcher that sees as far and as much.
 
 It sees `lookahead` steps ahead, and of each access there it knows with probability `recall`, drawn
-once. The nearest accesses are fetched first, as long as they push out nothing that is needed
-earlier."""
+once. The nearest are in the slots of the prefetch."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -25,7 +24,6 @@ class State(NamedTuple):
     listed: Indices  # [T + 1] the call in which a position was proposed
     call: Indices  # [1]
     lookahead: Indices  # [1]
-    slots: Indices  # [1]
     recall: Floats  # [1]
     seed: Words  # [1]
 
@@ -35,7 +33,6 @@ def state(setup: Setup) -> State:
         np.zeros(setup.positions + 1, np.int32),
         np.zeros(1, np.int32),
         np.full(1, setup.parameters.lookahead, np.int32),
-        np.full(1, setup.slots, np.int32),
         np.full(1, float(setup.parameters.recall)),
         np.full(1, setup.seed, np.uint64),
     )
@@ -55,18 +52,15 @@ def _known(state: State, step: int, position: int) -> bool:
 @hook
 def propose(state: State, view: View, out: Positions) -> int:
     state.call[0] += 1
-    call, count, held = state.call[0], 0, 0
+    call, count = state.call[0], 0
     for step in range(view.now, min(view.now + state.lookahead[0], len(view.rows.seq_len))):
         for i in range(view.rows.offsets[step], view.rows.offsets[step + 1]):
             position = view.rows.positions[i]
-            if count == len(out) or count + held == state.slots[0]:
+            if count == len(out):
                 return count
-            if position >= view.newest or state.listed[position] == call:
+            if position >= view.newest or view.present[position] == 1:
                 continue
-            if view.present[position] == 2:
-                state.listed[position] = call
-                held += 1
-            elif view.present[position] == 0 and _known(state, step, signed(position)):
+            if state.listed[position] != call and _known(state, step, signed(position)):
                 state.listed[position] = call
                 out[count] = position
                 count += 1

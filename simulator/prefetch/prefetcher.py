@@ -1,7 +1,8 @@
 """What a prefetcher is: a name, a state, and one hook that proposes positions before each step.
 
 Letters used in shapes: K positions in a row, F ranked behind it, H positions of the hint, T
-positions of the request (an exclusive upper bound), b positions that may be fetched per step.
+positions of the request (an exclusive upper bound), b positions that may be fetched per step, s
+slots that hold them.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,7 +28,7 @@ class View(NamedTuple):
     scores: Scores  # [K]
     next_positions: Positions  # [F] ranked behind the row, best first
     hint: Positions  # [H] selected elsewhere, see `Prefetcher`; empty if nothing is known
-    present: Bytes  # [T + 1] 0: not on the GPU; 1: in the buffer; 2: fetched ahead
+    present: Bytes  # [T + 1] 0: not on the GPU; 1: in the buffer; 2: proposed before, and in a slot
     newest: int  # the position of the newest token: only those below are on the host
     rows: Rows  # all rows of the (request, layer)
     now: int  # which of them is the step's, from 0
@@ -53,8 +54,9 @@ class Prefetcher:
     """Proposes what to fetch before the positions of a step are known.
 
     `state(setup)` returns a NamedTuple of arrays. `propose(state, view, out)` is a `hook`, called
-    once before every step: it writes at most len(out) = b positions below `view.newest`, the best
-    first, and returns how many. Those that are present are passed over, so it should not list them.
+    once before every step that does not fit into the slots of the policy: it writes at most
+    len(out) = s positions below `view.newest`, the best first, and returns how many. The first b
+    that are absent are fetched; what was fetched before, and is listed again, makes room last.
 
     `layer(layers, layer, parameters)` names another layer whose row of the same step is known in
     time and becomes the hint; None if there is none for this layer. With `needs_drafts` the hint

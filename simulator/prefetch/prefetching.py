@@ -33,7 +33,7 @@ class Prefetch:
 
     `budget`: entries that it may fetch per (request, layer) and step. `slots`, of the buffer's,
     hold them until they are used or make room; None: as many as the budget. `in_time`: entries
-    that are there when the step begins, the others come late; None: all.
+    that the link copies ahead of each step; what is not copied yet is late. None: all.
     """
 
     prefetcher: Prefetcher
@@ -81,7 +81,7 @@ class Prefetch:
     def columns(
         self, trace: Trace, counts: Sequence[Mapping[str, int]], row: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Return the further columns of a result row; see docs/metrics.md."""
+        """Return the further columns of a result row; see docs/prefetch.md."""
         sums = {name: sum(each[name] for each in counts) for name in Counted._fields}
         return {
             "prefetcher": self.prefetcher.name,
@@ -291,8 +291,8 @@ def prefetch_part(
         )
     if wrong >= 0:
         raise PrefetchError(
-            f"prefetcher {prefetcher.name!r} proposed more than {prefetch.budget} positions, or one"
-            " that is not below view.newest and so not on the host (request"
+            f"prefetcher {prefetcher.name!r} proposed more than {prefetch.own_slots} positions, or"
+            " one that is not below view.newest and so not on the host (request"
             f" {demand.request!r}, layer {demand.layer}, step {demand.step[wrong]})"
         )
     return counted
