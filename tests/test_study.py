@@ -88,11 +88,15 @@ def test_nothing_is_below_what_is_least(found: Study) -> None:
     best = plain[plain["policy"] == "belady"]
     assert (best["fetch_regret"] == 0).all()
     assert (best["fetch_regret_us"].abs() < 1e-9).all()
-    assert (plain["fetch_regret"] >= 0).all()
+    assert (rows["fetch_regret"] >= -1e-9).all()
+    ahead = rows[rows["prefetcher"] != "none"]
+    assert np.allclose(ahead["fetch_regret"], ahead["copies_per_step"] - ahead["least_misses"])
     for name in ("stall_regret", "stall_regret_us"):
         assert (rows[name] >= -1e-9).all(), name
     for name in ("barrier_regret", "barrier_regret_us"):
-        assert (plain[name].dropna() >= -1e-9).all(), name
+        assert (rows[name].dropna() >= -1e-9).all(), name
+        assert plain.loc[plain["trace"] == "a", name].notna().all()
+        assert ahead[name].isna().all()
     order = ["least_newest_start", "least_newest", "least_misses", "misses_per_step"]
     for lower, upper in pairwise(order):
         assert (plain[lower] <= plain[upper]).all()
@@ -136,6 +140,9 @@ def test_prefetch_rows_say_where_its_copies_went(found: Study) -> None:
         in (found.notes)
     )
     assert any("the link copies" in note for note in found.notes)
+    assert [note for note in found.notes if note.startswith("left out at")] == [
+        "left out at a buffer of 16, of which they leave fewer than the top_k of 8: budgets of 12"
+    ]
 
 
 def test_what_the_link_cannot_copy_in_time_comes_late(
@@ -332,11 +339,17 @@ def test_the_interval_of_one_request_is_that_of_its_layers() -> None:
     assert (low, high) == pytest.approx((rates.mean() - half, rates.mean() + half), abs=0.05)
 
 
+def test_resamples_without_misses_of_lru_have_no_interval() -> None:
+    weights = draws(np.array([0, 1]), 100, seed=0)
+    assert np.isnan(interval_of_ratio(weights, np.array([1, 1]), np.array([0, 1]))).all()
+
+
 def test_a_paired_test_knows_chance_from_a_difference() -> None:
     assert paired_p_value(np.array([1.0, 1.0, 1.0]), 0) == 0.25  # 2 of 8 changes of sign
     assert paired_p_value(np.full(13, 0.1), 0) == 2 / 2**13
     assert paired_p_value(np.full(20, 0.1), 0) < 0.001
     assert paired_p_value(np.array([1.0, -1.0, 0.5, -0.5]), 0) == 1
+    assert paired_p_value(np.array([0.2, 0.1, -0.1, -0.2]), 0) == 1  # their sum is 3e-17
     assert np.isnan(paired_p_value(np.ones(1), 0))
 
 

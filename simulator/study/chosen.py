@@ -54,3 +54,16 @@ def applicable(
     if without:
         notes.append(f"left out, since they do not apply to every trace: {', '.join(without)}")
     return tuple(dict.fromkeys(found))
+
+
+def too_large(budgets: Iterable[int], sizes: Iterable[int], top_k: int) -> list[str]:
+    """Return a note for each buffer of which some budgets leave fewer than top_k slots."""
+    notes = []
+    for size in sizes:
+        large = [f"{budget:,}" for budget in budgets if size - budget < top_k]
+        if large:
+            notes.append(
+                f"left out at a buffer of {size:,}, of which they leave fewer than the top_k of"
+                f" {top_k:,}: budgets of {', '.join(large)}"
+            )
+    return notes

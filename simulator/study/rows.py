@@ -38,7 +38,7 @@ def rows_of(
     jobs: int | None = None,
 ) -> pd.DataFrame:
     """Return a row per trace (and for all together), policy, prefetch and buffer, see
-    docs/metrics.md.
+    docs/metrics-study.md.
 
     `bounds` are of the same parts: MIN, and the other bounds as counts. `curves`: the textbook LRU
     of each trace at every size; None if it is not known.
@@ -100,8 +100,7 @@ def _counted(
     change = interval_of_ratio(weights, own - lru, lru)
     gap = int((lru - least).sum())
     steps = sum(len(measured.misses[setting][part]) for part in parts)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        differences = (own - lru) / accesses
+    differences = (own - lru) / np.maximum(1, accesses)
     return {
         "policy": setting.policy,
         "prefetcher": setting.prefetcher,
@@ -147,7 +146,10 @@ def _regrets(
     parts: Sequence[int],
     swap_in: SwapIn,
 ) -> dict[str, float]:
-    """Return what is least, and how far from it this is, per step of a layer and in time."""
+    """Return what is least, and how far from it this is, per step of a layer and in time.
+
+    MIN is least of all copies, whether a step waits for them or not.
+    """
     bound = Setting(BELADY, "bounds", 0, setting.buffer)
     steps = sum(len(measured.misses[setting][part]) for part in parts)
     per_step = float(measured.sums(setting)[parts].sum()) / steps
@@ -159,11 +161,15 @@ def _regrets(
         float(np.concatenate([swap_in.us(each[part], setting.buffer) for part in parts]).mean())
         for each in (measured.misses[setting], bounds.misses[bound])
     )
+    copies = per_step
+    if setting.prefetcher != NO_PREFETCH:
+        ahead = ("critical", "fetched")
+        copies = sum(int(measured.counted(setting, name)[parts].sum()) for name in ahead) / steps
     exposed = found["least_exposed"]
     stall_us = least_us_of(swap_in, swap_in.batch, exposed, exposed, setting.buffer)
     return found | {
         "swap_in_us": us,
-        "fetch_regret": per_step - least,
+        "fetch_regret": copies - least,
         "fetch_regret_us": us - least_us,
         "stall_regret": per_step - exposed,
         "stall_regret_us": us - stall_us,
@@ -173,14 +179,15 @@ def _regrets(
 def _busiest(
     measured: Measured, setting: Setting, batches: Sequence[Batch], swap_in: SwapIn
 ) -> dict[str, float]:
-    """Return the misses of the busiest request and how far they are from the least; nothing where
-    no layer has several requests."""
+    """Return the misses of the busiest request and, without prefetch, how far they are from the
+    least; nothing where no layer has several requests."""
     if not batches:
         return {}
     found = busiest(batches, measured.misses[setting], setting.buffer, swap_in)
-    return {
-        "busiest": found.misses,
-        "busiest_us": found.us,
+    waits = {"busiest": found.misses, "busiest_us": found.us}
+    if setting.prefetcher != NO_PREFETCH:  # its steps do not wait for all copies
+        return waits
+    return waits | {
         "least_busiest": found.least,
         "barrier_regret": found.misses - found.least,
         "barrier_regret_us": found.us - found.least_us,

@@ -37,9 +37,11 @@ def draws(requests: npt.NDArray[np.int64], count: int, seed: int) -> Floats:
 def interval_of_ratio(
     weights: Floats, above: npt.NDArray[Any], below: npt.NDArray[Any]
 ) -> Interval:
-    """Return where 95 % of the resampled ratios of two sums lie; nan if the lower one is 0."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ratios = (weights @ above) / (weights @ below)
+    """Return where 95 % of the resampled ratios of two sums lie; nan if a lower one is 0."""
+    lower = weights @ below
+    if not lower.all():
+        return Interval(float("nan"), float("nan"))
+    ratios = (weights @ above) / lower
     tail = (100 - _LEVEL) / 2
     low, high = np.percentile(ratios, (tail, 100 - tail))
     return Interval(float(low), float(high))
@@ -52,7 +54,8 @@ def paired_p_value(differences: Floats, seed: int) -> float:
     count = len(differences)
     if count < 2:
         return float("nan")
-    observed = abs(differences.sum()) * (1 - 1e-12)
+    rounding = 1e-12 * np.abs(differences).sum()
+    observed = abs(differences.sum()) - rounding
     if 2**count <= _TESTED:
         signs = np.array(list(product((-1.0, 1.0), repeat=count)))
         return float((np.abs(signs @ differences) >= observed).mean())

@@ -32,7 +32,13 @@ from hisparse_sim.simulator.serving.step_source import steps_for
 from hisparse_sim.simulator.serving.sweep_with_costs import swap_in_over
 from hisparse_sim.simulator.study.batches import entries_in
 from hisparse_sim.simulator.study.bounds import Bounds
-from hisparse_sim.simulator.study.chosen import applicable, check_policy, policy_of, several
+from hisparse_sim.simulator.study.chosen import (
+    applicable,
+    check_policy,
+    policy_of,
+    several,
+    too_large,
+)
 from hisparse_sim.simulator.study.measured import Measured
 from hisparse_sim.simulator.study.rows import rows_of
 from hisparse_sim.traces import Trace, Traces, as_traces
@@ -48,8 +54,8 @@ LRU = "lru"
 class Study(Shown):
     """The result of a study.
 
-    `rows`: the tidy table, columns as in docs/metrics.md. If the study was interrupted it is empty,
-    and `finished` of `parts` passes over the traces were done.
+    `rows`: the tidy table, columns as in docs/metrics-study.md. If the study was interrupted it is
+    empty, and `finished` of `parts` passes over the traces were done.
     """
 
     rows: pd.DataFrame
@@ -160,6 +166,7 @@ def study(
         whole_number("budgets", each, 1)
         for each in several(BUDGETS if budgets is None else budgets)
     ]
+    notes += too_large(entries, sizes, top_k) * bool(guessing)
     beside = tuple(
         policy_of(each) for each in several(LRU if prefetch_policies is None else prefetch_policies)
     )
