@@ -14,7 +14,9 @@ import hisparse_sim as hs
 from hisparse_sim.cli import cli
 from hisparse_sim.policies import STANDARD
 from hisparse_sim.simulator.replay.kept import Kept
+from hisparse_sim.simulator.serving.memory import hot_buffer_bytes
 from hisparse_sim.simulator.serving.misses import layer_misses
+from hisparse_sim.simulator.serving.models import load_model
 from hisparse_sim.traces import TraceError, open_trace, sample_path
 from hisparse_sim.traces.drafts import drafted
 
@@ -232,12 +234,15 @@ def test_bytes_of_drafts(tmp_path: Path) -> None:
 
 
 def test_bytes_of_resident_tokens(tmp_path: Path) -> None:
-    path = write(tmp_path / "p.parquet", [drift(steps=40, first_seq_len=90)])
+    path = write(tmp_path / "p.parquet", [drift(steps=40, first_seq_len=900)])
     for engine, beside in (("sglang-0.5.23", 64 + 640), ("vllm-0.33", 128 + 640)):
         rows = hs.sweep(
             path, "lru", 64, engine=engine, resident_tokens=640, model="glm-5.1", kv_dtype="fp8"
         ).rows
         assert rows["hot_buffer_bytes"].tolist() == [(64 + beside) * 78 * 656]
+        # A request of 939 tokens has 15 pages at most, however many may stay.
+        whole = hs.sweep(path, "lru", 64, engine=engine, resident_tokens=10**6, model="glm-5.1")
+        assert whole.rows["hot_buffer_bytes"].tolist() == [960 * 78 * 1152]
 
 
 @pytest.mark.parametrize(
@@ -251,7 +256,10 @@ def test_bytes_of_blocks(
     path = write(tmp_path / "b.parquet", [drift(steps=40)], metadata(unit=unit))
     (row,) = hs.sweep(path, "lru", 16, model=model).rows.to_dict("records")
     assert row["bytes_per_step"] == pytest.approx(row["misses_per_step"] * layers * entry_bytes)
-    assert row["hot_buffer_bytes"] == 16 * layers * entry_bytes
+    tokens = load_model(model).position_tokens  # a page, or a block that is larger, is reserved
+    assert row["hot_buffer_bytes"] == (16 + max(64 // tokens, 1)) * layers * entry_bytes
+    (some,) = hs.sweep(path, "lru", 16, model=model, resident_tokens=256).rows.to_dict("records")
+    assert some["hot_buffer_bytes"] == hot_buffer_bytes(load_model(model), "bf16", 16, 256)
     half = hs.sweep(path, "lru", 16, model=model, kv_dtype="fp8").rows["bytes_per_step"].iloc[0]
     assert half == row["bytes_per_step"] / 2
     shown = run(str(path), "--policy", "lru", "--buffer", "16", "--model", model)

@@ -16,6 +16,7 @@ from hisparse_sim.simulator.replay.modes.sglang import SGLANG, scratch_tokens
 from hisparse_sim.simulator.replay.modes.vllm import PAGE_TOKENS, TAIL_PAGES
 from hisparse_sim.simulator.replay.swept import Sweep
 from hisparse_sim.simulator.serving.block_model import VALUE_BYTES, unit_of
+from hisparse_sim.simulator.serving.memory import pages
 from hisparse_sim.simulator.serving.models import KV_DTYPES, load_model
 from hisparse_sim.simulator.serving.profiles import match_profile
 from hisparse_sim.traces import Trace
@@ -31,6 +32,7 @@ class Price:
     entry_bytes: int  # of a position in one of them
     kv_dtype: str
     top_k: int
+    position_tokens: int = 1
 
 
 def price_of(
@@ -55,7 +57,8 @@ def price_of(
         group = block.count("group_bytes", 0)
         unit, entry_bytes = unit_of(tokens, group), group or values * VALUE_BYTES[kv_dtype]
         stored_as = "" if group else kv_dtype  # a group has a format of its own
-        price = Price(block.name, block.count("layers", least=1), entry_bytes, stored_as, top_k)
+        layers = block.count("layers", least=1)
+        price = Price(block.name, layers, entry_bytes, stored_as, top_k, tokens)
     check_unit(traces, unit, price.model)
     return price
 
@@ -76,17 +79,21 @@ def add_traffic(swept: Sweep, price: Price, mode: Mode | None) -> pd.DataFrame:
     rows["bytes_per_request"] = rows["bytes_per_step"] * rows["steps"] / swept.parts_per_row
     if "accepted_per_step" in rows:
         rows["bytes_per_token"] = rows["bytes_per_step"] / rows["accepted_per_step"]
-    slots = [size + _beside(mode, price, int(size)) for size in rows["buffer"]]
-    rows["hot_buffer_bytes"] = [count * layers * price.entry_bytes for count in slots]
+    held = [_on_gpu(mode, price, int(size), swept.longest_request) for size in rows["buffer"]]
+    rows["hot_buffer_bytes"] = [count * layers * price.entry_bytes for count in held]
     return rows
 
 
-def _beside(mode: Mode | None, price: Price, buffer_size: int) -> int:
-    """Return the positions that a request has on the GPU besides the slots of its buffer."""
-    if mode is None:
-        return 0  # blocks: how an engine lays out the one that is being filled is not known
-    if mode.rules.name != SGLANG.name:
-        return TAIL_PAGES * PAGE_TOKENS + mode.resident_tokens
-    queries = mode.draft_tokens or 1
-    scratch = scratch_tokens(queries, price.top_k, buffer_size) if queries > 1 else 0
-    return PAGE_TOKENS + scratch + mode.resident_tokens
+def _on_gpu(mode: Mode | None, price: Price, buffer_size: int, longest: int) -> int:
+    """Return the positions of a request of `longest` positions on the GPU: the slots of its buffer,
+    what is always there beside them, and what is resident; as a plan has it (memory.py)."""
+    tokens = price.position_tokens
+    resident = 0 if mode is None else pages(mode.resident_tokens) // tokens
+    queries = 1 if mode is None else mode.draft_tokens or 1
+    if mode is not None and mode.rules.name != SGLANG.name:
+        beside = TAIL_PAGES * PAGE_TOKENS
+    else:  # the reserved page, or block
+        beside = max(PAGE_TOKENS // tokens, 1)
+        beside += scratch_tokens(queries, price.top_k, buffer_size) if queries > 1 else 0
+    held = buffer_size + beside + resident
+    return min(held, -(-pages(longest * tokens) // tokens)) if resident else held
