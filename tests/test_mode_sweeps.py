@@ -190,7 +190,7 @@ def test_the_command(tmp_path: Path) -> None:
     [
         (["--draft-tokens", "2"], "has 3 draft tokens a step, not 2: leave --draft-tokens out"),
         (["--buffer", "16", "--policy", "lru"], "choose a larger one, or the engine's epoch-clock"),
-        (["--ratio", "2"], "memory and time are known for one query a step"),
+        (["--ratio", "2"], "this replay has drafts: leave --ratio out"),
         (["--engine", "vllm-0.33", "--buffer", "16"], "wants a buffer of at least 24 slots"),
     ],
 )
@@ -281,7 +281,7 @@ def test_blocks_of_another_model(tmp_path: Path) -> None:
         hs.sweep(path, "lru", 16, model="minimax-m3")
     with pytest.raises(hs.TraceError, match=r"of 4 tokens, and glm-5\.1 selects token"):
         hs.sweep(path, "lru", 16, model="glm-5.1")
-    with pytest.raises(hs.TraceError, match="single tokens"):
+    with pytest.raises(hs.TraceError, match="no profile, from which costs follow"):
         hs.sweep(path, "lru", 16, ratios=2)
 
 

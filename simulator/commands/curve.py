@@ -7,17 +7,19 @@ import click
 
 from hisparse_sim.simulator.commands.cost_options import model_option, swap_in_options
 from hisparse_sim.simulator.commands.replay_options import (
+    MODE,
     at_workers,
     end,
     judge,
     kept_beside,
     long_work,
+    mode_options,
     open_traces_or_facts,
     replay_options,
     selection,
     traces_argument,
 )
-from hisparse_sim.simulator.commands.setting_options import kv_dtype_option
+from hisparse_sim.simulator.commands.setting_options import engine_option, kv_dtype_option
 from hisparse_sim.simulator.views import FIGURE_SUFFIXES
 from hisparse_sim.traces.commands.options import (
     FILE_FORMATS,
@@ -40,6 +42,8 @@ from hisparse_sim.traces.files import refuse_input
     show_default=True,
     help="Leave out the first steps of every request (the start-up burst).",
 )
+@engine_option()
+@mode_options
 @model_option
 @kv_dtype_option
 @swap_in_options
@@ -68,7 +72,7 @@ def curve(
     """Draw the misses of decode steps, or their time, as a rolling mean.
 
     One line per policy and buffer: the mean over layers, with a band for their spread. The default
-    policy is lru.
+    policy is lru, or with drafts the engine's.
 
     \b
     hisparse-sim curve -o curve.svg
@@ -108,5 +112,7 @@ def curve(
     else:
         parameters = selection(swept, options)
         parameters |= {"window": window, "skip_steps": skip_steps, "start": options["start"]}
+        if "rules" in curves.rows:
+            parameters |= {name: options[name] for name in MODE}
         write_rows(stamped(curves.rows, swept.digests, options["seed"], parameters), form, output)
     end(swept, keep, quiet, path if form == "table" else output)

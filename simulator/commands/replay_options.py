@@ -102,6 +102,8 @@ def replay_options(
     )
 
 
+# Whose rules were replayed, in what is written.
+MODE = ("engine", "draft_tokens", "acceptance_length", "resident_tokens")
 mode_options = combined(
     click.option(
         "--draft-tokens",

@@ -7,6 +7,7 @@ import click
 
 from hisparse_sim.simulator.commands.cost_options import model_option, swap_in_options
 from hisparse_sim.simulator.commands.replay_options import (
+    MODE,
     at_workers,
     end,
     judge,
@@ -27,12 +28,6 @@ COSTS = (  # options that say what costs are of
     "kv_dtype hardware layout mem_fraction_static device_pool_gib max_total_tokens host_gib"
     " host_memory_gib engine output_len"
 ).split()
-MODE = (
-    "engine",
-    "draft_tokens",
-    "acceptance_length",
-    "resident_tokens",
-)  # whose rules were replayed
 
 
 @click.command()

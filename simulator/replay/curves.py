@@ -11,7 +11,7 @@ from hisparse_sim.simulator.replay.metrics import Misses, rolling_mean
 from hisparse_sim.simulator.replay.swept import Piece, Run, Sweep
 from hisparse_sim.traces.file.units import refuse_blocks
 
-_OF_TRACES = ("trace", "provenance", "unit")
+_OF_TRACES = ("trace", "provenance", "unit", "rules")
 _COVERS = ("start", "trace_sha256", *SELECTED)
 
 

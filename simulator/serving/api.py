@@ -145,12 +145,19 @@ def plan(
             replace(each, prefix_cache=setting.prefix_cache)
             for each in (asked.in_other_layouts(mode, policy) if any_layout else ())
         ],
-        other_policies=() if asked.miss_curve or are_facts(asked.trace) else OTHER_POLICIES,
+        other_policies=_other_policies(asked, setting),
         linked=load_hardware(LINKED, asked.profiles),
         every=candidates,
         progress=progress,
     )
     return Planned(**vars(found), setting=setting, aim=aim, origin=origin, notes=notes)
+
+
+def _other_policies(asked: Scenario, setting: Setting) -> tuple[str, ...]:
+    """Policies whose misses are known, too: none where a file or the engine's drafts fix them."""
+    fixed = asked.miss_curve or are_facts(asked.trace)
+    drafts = setting.speculation is not None and setting.speculation.replayed
+    return () if fixed or drafts else OTHER_POLICIES
 
 
 @takes_scenario

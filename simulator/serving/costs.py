@@ -14,11 +14,11 @@ from hisparse_sim.simulator.replay.metrics import Misses
 from hisparse_sim.simulator.replay.swept import Sweep
 from hisparse_sim.simulator.serving.deployment import Deployment
 from hisparse_sim.simulator.serving.latency import Link, swap_in_us
-from hisparse_sim.simulator.serving.models import Model, load_model
+from hisparse_sim.simulator.serving.models import Model, check_unit, load_model, other_model
 from hisparse_sim.simulator.serving.prediction import Setting
 from hisparse_sim.simulator.serving.scenario import GIB, MOST_GIB
-from hisparse_sim.traces import Trace
-from hisparse_sim.traces.file.units import check_unit, refuse_blocks
+from hisparse_sim.traces import Trace, TraceError
+from hisparse_sim.traces.file.units import in_blocks, plural, refuse_blocks
 
 _MOST_RATIO = 2**20
 
@@ -44,16 +44,13 @@ def model_of(
     """Return the profile of the model for costs, and a note if the traces are of another one.
 
     The model called `name`, else that of the traces, else glm-5.1, the latter two with the top_k of
-    the traces. Raises TraceError for traces whose positions are not tokens, ValueError for an
-    unknown name and for traces of several models.
+    the traces. Raises TraceError for traces whose positions are not what the model selects, or are
+    blocks of a model without a profile, ValueError for an unknown name and for traces of several
+    models.
     """
     if name is not None:
         model = load_model(name, profiles)
-        if model.position_tokens > 1:
-            check_unit(traces, model.unit, model.name)
-            return model, ""
-    refuse_blocks(traces, "ratios, models and links need")
-    if name is not None:
+        check_unit(traces, model.unit, model.name, profiles)
         return model, ""
     if len({trace.metadata.model for trace in traces}) > 1:
         raise ValueError("the traces are of several models; choose one with `model`")
@@ -62,8 +59,14 @@ def model_of(
     try:
         model, why = load_model(own, profiles), ""
     except ValueError:
+        for trace in filter(in_blocks, traces):
+            raise TraceError(
+                f"{trace.path} counts {plural(trace.metadata.unit)}, and {own or 'the trace'} has"
+                f" no profile, from which costs follow: {other_model(trace, profiles)}"
+            ) from None
         model = load_model("glm-5.1")
         why = f"{own or 'the trace'} has no profile; `model` names another"
+    check_unit(traces, model.unit, model.name, profiles)
     if top_k != model.top_k:
         why += (
             "; " * bool(why) + f"with the top_k of the trace, {top_k:,}, instead of {model.top_k:,}"

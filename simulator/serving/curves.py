@@ -22,6 +22,8 @@ from hisparse_sim.simulator.replay.kept import Kept
 from hisparse_sim.simulator.replay.sweeping import Progress, rows_kept
 from hisparse_sim.simulator.replay.swept import Sweep
 from hisparse_sim.simulator.serving.costs import SwapIn
+from hisparse_sim.simulator.serving.replay_modes import mode_notes, replay_mode
+from hisparse_sim.simulator.serving.scenario import Scenario
 from hisparse_sim.simulator.serving.sweep_with_costs import (
     cost_model,
     page_notes,
@@ -60,6 +62,8 @@ class Curves(Shown):
                 f"; time modelled: {self.swap_in.kernel} kernel over {self.swap_in.link.name},"
                 f" batch {self.swap_in.batch}"
             )
+        if "rules" in self.rows:
+            text += f"; rules of {self.rows['rules'].iloc[0]}"
         return text + f"; positions are {plural(about.unit)}" * (about.unit != TOKEN)
 
 
@@ -75,6 +79,10 @@ def curve(
     requests: str | Iterable[str] | None = None,
     layers: int | Iterable[int] | None = None,
     steps: tuple[int, int] | None = None,
+    engine: str = Scenario.engine,
+    draft_tokens: int | None = None,
+    acceptance_length: float | None = None,
+    resident_tokens: int = 0,
     link: str | None = None,
     model: str | None = None,
     kv_dtype: str = "bf16",
@@ -89,8 +97,9 @@ def curve(
     """Misses per step and layer over decode steps, as the mean of a trailing window.
 
     `window` and `skip_steps` are steps; the latter leave out the start-up burst of every request.
-    `policies` (None: lru) and the other arguments are those of `sweep`; with `link` the curve is
-    one of modelled swap-in time. `figures.rolling_misses` draws the rows.
+    `policies` (None: the engine's) and the other arguments are those of `sweep`: with drafts a step
+    has the misses of all its queries together. With `link` the curve is one of modelled swap-in
+    time. `figures.rolling_misses` draws the rows.
 
     Raises what `sweep` raises, and ValueError for requests shorter than the window.
     """
@@ -100,7 +109,16 @@ def curve(
         raise ValueError(f"a curve is of one trace, and {of[0].path} holds facts of {len(of)}")
     if counted and link is not None:
         raise ValueError("a `link` takes the misses of every step: give the trace, not its facts")
-    sizes = sizes_of(of, buffers)
+    mode = replay_mode(
+        of,
+        engine,
+        draft_tokens=draft_tokens,
+        acceptance_length=acceptance_length,
+        resident_tokens=resident_tokens,
+        counted=bool(counted),
+        costs=["link"] * (link is not None),
+    )
+    sizes = sizes_of(of, buffers, mode)
     chosen, notes = cost_model(of, model, profiles, needed=link is not None)
     swap_in = swap_in_over(link, kernel, batch, kv_dtype, chosen, profiles)
     requests = requests if requests is None or isinstance(requests, str) else tuple(requests)
@@ -121,9 +139,11 @@ def curve(
     parts = of[0].select(requests, layers)
     longest = max((rows_kept(of[0], part, steps) for part in parts), default=0)
     check_window(longest, window, skip_steps)
+    if policies is None:
+        policies = CURVE_POLICIES if mode is None else mode.own_policy(of)
     swept = sweeping.sweep(
         of,
-        CURVE_POLICIES if policies is None else policies,
+        policies,
         sizes,
         start,
         compare_min=False,
@@ -131,12 +151,14 @@ def curve(
         requests=requests,
         layers=layers,
         steps=steps,
+        mode=mode,
         jobs=jobs,
         executor=executor,
         progress=progress,
         keep=keep,
     )
-    swept = replace(swept, notes=(*page_notes(sizes), *notes))
+    notes = (*page_notes(sizes), *mode_notes(of, engine, sizes, mode), *notes)
+    swept = replace(swept, notes=notes)
     if not swept.finished:  # interrupted
         return Curves(swept.rows, window, swept, swap_in)
     rows = rolling_curves(swept, window, skip_steps, swap_in)

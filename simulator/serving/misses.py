@@ -20,13 +20,14 @@ from hisparse_sim.policies import ALIASES, Policy, get_policy
 from hisparse_sim.simulator.mrc.counted import CountedTrace
 from hisparse_sim.simulator.mrc.facts import is_facts, read_facts
 from hisparse_sim.simulator.mrc.names import TEXTBOOK_LRU
-from hisparse_sim.simulator.replay.modes import mode_of
+from hisparse_sim.simulator.replay.modes import Mode, mode_of
 from hisparse_sim.simulator.replay.ranking import columns_for
 from hisparse_sim.simulator.replay.replaying import replay_part
 from hisparse_sim.simulator.replay.result_files import read_rows
 from hisparse_sim.simulator.replay.totals import totals
 from hisparse_sim.traces import OneTrace, Part, Trace, TraceError, as_trace
 from hisparse_sim.traces.demand import Ints
+from hisparse_sim.traces.file.columns import QUERY
 from hisparse_sim.traces.file.layer_types import stands_for
 from hisparse_sim.traces.file.units import TOKEN, plural, refuse_blocks
 from hisparse_sim.traces.synth.generated import GeneratedTrace
@@ -122,10 +123,10 @@ def layer_misses(
     """Replay `trace` (None: the bundled sample) and average each layer's misses.
 
     The newest `resident_tokens` of a request never miss; a position of the trace holds
-    `position_tokens`. The first `warm_up_steps` of every request
-    are replayed but not averaged. Raises TraceError
-    for a bad trace or one whose positions are not tokens, ValueError for one that is no longer than
-    the warm-up.
+    `position_tokens`. The first `warm_up_steps` of every request are replayed but not averaged. Of
+    a trace with drafts a step has the misses of all its queries, and the policy is the engine's for
+    drafts, for which "lru" stands. Raises TraceError for a bad trace or one whose positions are not
+    tokens, ValueError for one that is no longer than the warm-up, and another policy for drafts.
     """
     opened = as_trace(trace)
     if position_tokens == 1:
@@ -137,12 +138,17 @@ def layer_misses(
             raise TraceError(f"{opened.path} was counted with nothing resident: give the trace")
         return _counted(opened, chosen.name, device_buffer_size, start, warm_up_steps)
     columns = columns_for(opened, [chosen])
+    if mode is not None and opened.metadata.draft_tokens > 1:
+        chosen = _drafts_policy(opened, mode, chosen)
+        mode.check(opened, chosen, device_buffer_size)
+        columns = (*columns, QUERY)
 
     def replay(part: Part) -> tuple[int, npt.NDArray[np.int32], npt.NDArray[np.int64], Ints]:
         demand = opened.read(part, columns)
-        if len(demand.step) <= warm_up_steps:
+        first_rows = demand.first_rows
+        if len(first_rows) <= warm_up_steps:
             raise ValueError(
-                f"{opened.name}, request {part.request!r} has {len(demand.step)} steps, no more"
+                f"{opened.name}, request {part.request!r} has {len(first_rows)} steps, no more"
                 f" than the {warm_up_steps} of the warm-up"
             )
         misses = (
@@ -150,7 +156,7 @@ def layer_misses(
             if mode is None
             else mode.replay(opened, demand, chosen, device_buffer_size, start, seed)
         ).misses
-        listed = np.diff(demand.offsets)[warm_up_steps:]
+        listed = np.diff(demand.offsets[[*first_rows, demand.rows]])[warm_up_steps:]
         return part.layer, misses[warm_up_steps:], listed, demand.seq_len
 
     by_layer: dict[int, list[npt.NDArray[np.int32]]] = {}
@@ -187,6 +193,16 @@ def layer_misses(
         weights=weights,
         resident_tokens=resident_tokens,
     )
+
+
+def _drafts_policy(trace: Trace, mode: Mode, asked: Policy) -> Policy:
+    own = mode.policy(mode.own_policy([trace]))
+    if own is None or asked.name not in ("lru", own.name):
+        raise ValueError(
+            f"{trace.path} has drafts, for which the engine has a policy of its own, and memory and"
+            f" time are modelled with that alone: leave `policy` out"
+        )
+    return own
 
 
 def _counted(

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from hisparse_sim.policies import STANDARD, Policy
 from hisparse_sim.simulator.replay.modes import Mode, mode_of
+from hisparse_sim.simulator.replay.modes.sglang import SGLANG
 from hisparse_sim.simulator.serving.engines import load_engine
 from hisparse_sim.traces import Trace
 
@@ -16,12 +17,12 @@ def replay_mode(
     acceptance_length: float | None = None,
     resident_tokens: int = 0,
     counted: bool = False,
-    costs: bool = False,
+    costs: Sequence[str] = (),
 ) -> Mode | None:
     """Return the mode, or None for the plain replay.
 
     Raises ValueError for options that contradict each other or the traces, and where nothing is
-    known in a mode: of `counted` facts, and of memory and time (`costs`).
+    known in a mode: of `counted` facts, and of memory and time, that `costs` asks for.
     """
     mode = mode_of(
         traces,
@@ -36,11 +37,26 @@ def replay_mode(
             " the trace"
         )
     if mode is not None and costs:
-        raise ValueError(
-            "memory and time are known for one query a step by SGLang's rules: leave out the ratio"
-            " and the link, or drafts, resident tokens and vLLM (a model adds bytes)"
-        )
+        raise ValueError(_no_costs(traces, mode, " and ".join(f"`{name}`" for name in costs)))
     return mode
+
+
+def _no_costs(traces: Sequence[Trace], mode: Mode, costs: str) -> str:
+    """Return why a mode has no such costs, and which command does."""
+    if mode.rules.name != SGLANG.name:
+        has = f"{mode.rules.engine}'s rules, whose memory and time are not modelled"
+        way = "; `hisparse-sim sweep --model` adds bytes"
+    else:
+        drafts = any(mode.queries(trace) > 1 for trace in traces)
+        has = " and ".join(["drafts"] * drafts + ["resident tokens"] * bool(mode.resident_tokens))
+        way = (
+            f" (`hisparse-sim sweep --model` adds bytes), or ask `hisparse-sim plan` or `serve`,"
+            f" which take {has}"
+        )
+    return (
+        f"{costs} would tell memory or time of one query a step with all KV on the host, and this"
+        f" replay has {has}: leave {costs} out{way}"
+    )
 
 
 def policies_of(

@@ -19,6 +19,7 @@ from hisparse_sim.simulator.serving.published import read_published
 from hisparse_sim.simulator.serving.published_causes import FAR, causes
 from hisparse_sim.simulator.serving.published_runs import THEN, Runs, memory_figure
 from hisparse_sim.traces import Trace
+from hisparse_sim.traces.file.opening import refuse_queries
 from hisparse_sim.traces.file.units import refuse_blocks
 
 Progress = Callable[[str], None]
@@ -78,6 +79,7 @@ def reproduce(
     published = read_published()
     if trace is not None:
         refuse_blocks([trace], "serving models need")
+        refuse_queries(trace.path, trace.metadata, ())
     runs = Runs(trace, policy, engine)
     kinds = {
         "memory": memory_figure,

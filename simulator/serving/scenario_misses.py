@@ -17,8 +17,8 @@ from hisparse_sim.simulator.serving.misses import (
     read_miss_curve,
 )
 from hisparse_sim.simulator.serving.model import Model
+from hisparse_sim.simulator.serving.models import check_unit, profile_name
 from hisparse_sim.traces import OneTrace, Trace
-from hisparse_sim.traces.file.units import check_unit, refuse_blocks
 
 
 def misses_for(
@@ -48,13 +48,12 @@ def misses_for(
         opened, note = demand_of(model, context)
     else:
         opened = as_trace_or_facts(trace)
-        if tokens == 1:
-            refuse_blocks([opened], "serving models need")
-        else:
-            check_unit([opened], model.unit, model.name)
+        check_unit([opened], model.unit, model.name)
         note = f"misses from {opened.name} ({opened.metadata.model}, {opened.metadata.provenance})"
-        if opened.metadata.model != model.name:
+        if model.name not in (opened.metadata.model, profile_name(opened.metadata.model)):
             note += f", not from {model.name}"
+        if opened.metadata.draft_tokens > 1:
+            note += ", with its drafts and the engine's own policy for them"
 
     @cache
     def misses_of(name: str, size: int, resident_tokens: int = 0) -> LayerMisses:

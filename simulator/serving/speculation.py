@@ -1,7 +1,7 @@
 """Speculative decoding with the model's own draft layer (MTP), in time and memory.
 
 A step verifies several tokens of every request at once, the drafts, and yields those that are
-accepted. All three figures are stated by the user, none is replayed:
+accepted. The figures are stated by the user; a trace with drafts tells the misses:
 
 - verified rows cost as much as that many requests of one row each: an upper bound, since the rows
   of a request read the same indexer keys;
@@ -16,10 +16,14 @@ the KV of the draft layer, under HiSparse for all P * R tokens
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from hisparse_sim.simulator.serving.engines import Engine
 from hisparse_sim.simulator.serving.lengths import pages
+
+if TYPE_CHECKING:
+    from hisparse_sim.traces import Trace
 
 MOST_ROWS = 16
 
@@ -32,6 +36,7 @@ class Speculation:
     acceptance_length: float  # tokens that a step yields
     union_misses: float | None = None  # misses of a step over those of one row; None: as many as
     # that many steps one after the other have
+    replayed: bool = False  # whether the misses at hand are those of the union already
 
     def __post_init__(self) -> None:
         rows = self.draft_tokens
@@ -46,6 +51,8 @@ class Speculation:
 
     @property
     def misses_times(self) -> float:
+        if self.replayed:
+            return 1.0
         return float(self.draft_tokens if self.union_misses is None else self.union_misses)
 
     def scratch_tokens(self, top_k: int, device_buffer_size: int) -> int:
@@ -73,6 +80,23 @@ class Speculation:
                 f" `max_running_requests`"
             )
 
+    def with_misses_of(self, trace: Trace) -> Speculation:
+        """The same with the misses of a trace that has drafts of its own.
+
+        Raises ValueError if what is stated is not what the trace has.
+        """
+        if self.union_misses is not None:
+            raise ValueError(
+                f"{trace.path} has drafts, which tell the misses of their union: leave"
+                f" `union_misses` out"
+            )
+        if self.draft_tokens != trace.metadata.draft_tokens:
+            raise ValueError(
+                f"{trace.path} has {trace.metadata.draft_tokens} draft tokens a step, and"
+                f" `draft_tokens` is {self.draft_tokens}"
+            )
+        return replace(self, replayed=True)
+
     @classmethod
     def stated(
         cls,
@@ -89,8 +113,9 @@ class Speculation:
 
     def __str__(self) -> str:
         known = "as stated" if self.union_misses else "the most there can be, since none are stated"
+        misses = f"{self.misses_times:g} times those of a row, {known}"
         return (
             f"speculative decoding, modelled: {self.draft_tokens} rows verified a step,"
             f" {self.acceptance_length:g} tokens accepted, misses of their union"
-            f" {self.misses_times:g} times those of a row, {known}"
+            f" {'as replayed' if self.replayed else misses}"
         )

@@ -142,7 +142,7 @@ def sweep(
         acceptance_length=acceptance_length,
         resident_tokens=resident_tokens,
         counted=bool(counted),
-        costs=bool(several(ratios) or link is not None),
+        costs=["ratios"] * bool(several(ratios)) + ["link"] * (link is not None),
     )
     sizes = sizes_of(of, buffers, mode)
     price = None

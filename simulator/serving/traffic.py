@@ -17,10 +17,10 @@ from hisparse_sim.simulator.replay.modes.vllm import PAGE_TOKENS, TAIL_PAGES
 from hisparse_sim.simulator.replay.swept import Sweep
 from hisparse_sim.simulator.serving.block_model import VALUE_BYTES, unit_of
 from hisparse_sim.simulator.serving.memory import pages
-from hisparse_sim.simulator.serving.models import KV_DTYPES, load_model
+from hisparse_sim.simulator.serving.models import KV_DTYPES, check_unit, load_model
 from hisparse_sim.simulator.serving.profiles import match_profile
 from hisparse_sim.traces import Trace
-from hisparse_sim.traces.file.units import TOKEN, check_unit
+from hisparse_sim.traces.file.units import TOKEN
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def price_of(
         stored_as = "" if group else kv_dtype  # a group has a format of its own
         layers = block.count("layers", least=1)
         price = Price(block.name, layers, entry_bytes, stored_as, top_k, tokens)
-    check_unit(traces, unit, price.model)
+    check_unit(traces, unit, price.model, profiles)
     return price
 
 

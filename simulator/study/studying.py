@@ -43,6 +43,7 @@ from hisparse_sim.simulator.study.measured import Measured
 from hisparse_sim.simulator.study.rows import rows_of
 from hisparse_sim.traces import Trace, Traces, as_traces
 from hisparse_sim.traces.arguments import step_range, whole_number, whole_numbers
+from hisparse_sim.traces.file.units import in_blocks, plural
 from hisparse_sim.traces.notebook import Shown
 
 _SIZES = (1, 1.5, 2, 3, 4)  # of top_k
@@ -156,6 +157,11 @@ def study(
         for trace in of
         if has_drafts(trace)
     ]
+    notes += [
+        f"{trace.name}: positions and slots are {plural(trace.metadata.unit)}"
+        for trace in of
+        if in_blocks(trace)
+    ]
     named = None if policies is None else map(policy_of, several(policies))
     chosen = applicable(of, named, POLICIES.values(), check_policy, notes)
     guesses = None if prefetchers is None else map(get_prefetcher, several(prefetchers))
@@ -177,13 +183,16 @@ def study(
     priced, about = model_of(of, model, profiles)
     swap_in = swap_in_over(link, kernel, batch, kv_dtype, priced, profiles)
     assert swap_in is not None
-    tokens = _mean_tokens(of, requests, layers, steps)
+    tokens = _mean_positions(of, requests, layers, steps) * priced.position_tokens
     times = steps_for(priced, load_hardware(hardware, profiles), layout, kv_dtype)
     layer_us = times.decode_us(batch, tokens) / priced.layers
     hidden = entries_in(layer_us, swap_in)
     notes += [about] * bool(about)
+    computing = f"while a layer of {priced.name} computes"
+    if priced.layers < priced.all_layers:
+        computing = f"from one layer of {priced.name} that selects to the next"
     notes.append(
-        f"while a layer of {priced.name} computes ({layer_us:,.0f} us for {batch} requests of"
+        f"{computing} ({layer_us:,.0f} us for {batch} requests of"
         f" {tokens:,.0f} tokens on {hardware}, {layout}; {times.kind}) the link copies"
         f" {hidden:,} entries for each of them"
     )
@@ -247,7 +256,7 @@ def study(
     return Study(table, done.digests, len(sweeps), len(sweeps), tuple(notes))
 
 
-def _mean_tokens(
+def _mean_positions(
     traces: Sequence[Trace],
     requests: str | Iterable[str] | None,
     layers: Iterable[int] | None,

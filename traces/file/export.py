@@ -1,10 +1,10 @@
 """Writes a trace in the formats of other simulators, so that they can check this one.
 
-Every selected position becomes one access of size 1, row after row; a cache there decides access by
-access, not row by row, and has no reserved page for the newest token, so that its counts are close
-to ours but not equal. Each (request, layer) has a cache of its own here: an object is
-`part * 2^32 + position`, parts counted from 0 in the order of the export; export one
-(request, layer) to compare miss counts.
+Every selected position becomes one access of size 1, row after row, and with drafts one for every
+query that selects it; a cache there decides access by access, not row by row, and has no reserved
+page for the newest token, so that its counts are close to ours but not equal. Each (request, layer)
+has a cache of its own here: an object is `part * 2^32 + position`, parts counted from 0 in the
+order of the export; export one (request, layer) to compare miss counts.
 """
 
 import os
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from hisparse_sim.traces.demand import Demand
 from hisparse_sim.traces.errors import TraceError
+from hisparse_sim.traces.file.columns import QUERY
 from hisparse_sim.traces.file.reader import Trace
 from hisparse_sim.traces.files import atomic_path
 
@@ -40,23 +41,27 @@ def export(
 
     `oraclegeneral`: records of ORACLE_GENERAL; `time` is the step, `next_access` the index of the
     next access of the same object, -1 if there is none. `csv`: columns time, object, size, request,
-    layer, step, seq_len, position. One part is in memory at a time.
+    layer, step, seq_len, position, and with several queries a step the query, row. One part is in
+    memory at a time.
 
     Raises ValueError for an unknown form, TraceError if nothing is selected or on any failure.
     """
     if form not in FORMS:
         raise ValueError(f"unknown form {form!r}; known are {', '.join(FORMS)}")
     parts = trace.select(requests, layers)
+    drafts = {QUERY} if trace.metadata.draft_tokens > 1 else set()
 
     def demands() -> Iterator[Demand]:
         for done, part in enumerate(parts, 1):
-            yield trace.read(part, steps=steps)
+            yield trace.read(part, drafts, steps)
             if progress is not None:
                 progress(done, len(parts))
 
-    write = _write_oracle_general if form == "oraclegeneral" else _write_csv
     with atomic_path(target) as temporary:
-        accesses = write(temporary, demands())
+        if form == "csv":
+            accesses = _write_csv(temporary, demands(), drafts)
+        else:
+            accesses = _write_oracle_general(temporary, demands())
         if accesses == 0:
             raise TraceError(f"{trace.path}: no positions are in these steps")
     return accesses
@@ -76,14 +81,12 @@ def _write_oracle_general(path: os.PathLike[str], demands: Iterator[Demand]) -> 
     return written
 
 
-def _write_csv(path: os.PathLike[str], demands: Iterator[Demand]) -> int:
+def _write_csv(path: os.PathLike[str], demands: Iterator[Demand], drafts: set[str]) -> int:
     import pyarrow as pa
     import pyarrow.csv as csv
 
-    numbers = ("time", "object", "size", "request", "layer", "step", "seq_len", "position")
-    schema = pa.schema(
-        [(name, pa.string() if name == "request" else pa.int64()) for name in numbers]
-    )
+    names = ("time", "object", "size", "request", "layer", "step", "seq_len", "position", *drafts)
+    schema = pa.schema([(name, pa.string() if name == "request" else pa.int64()) for name in names])
     written = 0
     # A file of Python's, whose errors say what is wrong.
     with open(path, "wb") as file, csv.CSVWriter(file, schema) as writer:
@@ -101,6 +104,8 @@ def _write_csv(path: os.PathLike[str], demands: Iterator[Demand]) -> int:
                 "seq_len": np.repeat(demand.seq_len, lengths),
                 "position": demand.positions,
             }
+            if demand.query is not None:
+                columns[QUERY] = np.repeat(demand.query, lengths)
             writer.write_table(pa.table(columns).cast(schema))
             written += count
     return written

@@ -67,8 +67,8 @@ def refuse_queries(path: Path, metadata: Metadata, columns: Collection[str]) -> 
     if metadata.draft_tokens > 1 and QUERY not in columns:
         raise TraceError(
             f"{path} has up to {metadata.draft_tokens} queries a step (speculative decoding), and"
-            f" this works on one a step: `hisparse-sim sweep` replays such a trace by the engine's"
-            f" rules for drafts"
+            f" this works on one a step: `hisparse-sim sweep` and `curve` count its misses by the"
+            f" engine's rules for drafts, at the sizes of --buffer"
         )
 
 

@@ -74,25 +74,16 @@ def in_blocks(trace: _Trace) -> bool:
     return trace.metadata.unit != TOKEN
 
 
-def check_unit(traces: Iterable[_Trace], unit: str, model: str) -> None:
-    """Raise TraceError for a trace whose positions are not of the unit that `model` selects."""
-    for trace in traces:
-        if trace.metadata.unit != unit:
-            raise TraceError(
-                f"{trace.path} counts {plural(trace.metadata.unit)}, and {model} selects"
-                f" {plural(unit)}"
-            )
-
-
 def refuse_blocks(traces: Iterable[_Trace], what: str) -> None:
     """Raise TraceError for a trace whose positions are not tokens; `what` ("plans need") requires
     tokens.
 
-    Bytes, memory and time are only known for models that select tokens.
+    Bytes, memory and time of blocks are those of a model that selects such blocks.
     """
     for trace in traces:
         if in_blocks(trace):
             raise TraceError(
                 f"{trace.path} counts {plural(trace.metadata.unit)}, and {what} single tokens:"
-                " sweep and curve report its misses, but compute no cost"
+                " sweep and curve report its misses, and with a `model` that selects such blocks"
+                " their cost"
             )

@@ -1,0 +1,205 @@
+"""Traces of drafts and of blocks: every command answers for them, or says which one does."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+from make_traces import drift, metadata, write
+
+import hisparse_sim as hs
+from hisparse_sim.cli import cli
+from hisparse_sim.policies import get_policy
+from hisparse_sim.simulator.serving.costs import model_of
+from hisparse_sim.simulator.serving.misses import layer_misses
+from hisparse_sim.simulator.serving.scenario import Scenario
+from hisparse_sim.simulator.study.statistics import interval_of_ratio
+from hisparse_sim.traces import TraceError, open_trace
+from hisparse_sim.traces.drafts import drafted
+from hisparse_sim.traces.file.export import ORACLE_GENERAL, export
+
+
+def run(*words: Any) -> tuple[int, str]:
+    """Return the exit code and what is said, on one line."""
+    done = CliRunner().invoke(cli, [str(word) for word in words])
+    return done.exit_code, " ".join(done.output.split())
+
+
+@pytest.fixture
+def drafts(tmp_path: Path) -> Path:
+    """Three queries a step, two accepted, 39 steps of two layers; top_k 8."""
+    parts = [
+        drafted(drift(steps=80, first_seq_len=60, layer=layer, seed=layer), 3, 2.0)
+        for layer in (0, 1)
+    ]
+    return write(tmp_path / "drafts.parquet", parts, metadata(draft_tokens=3, model="GLM-5.1"))
+
+
+def blocks(path: Path, model: str, unit: str = "block4") -> Path:
+    parts = [drift(steps=40, layer=layer, seed=layer) for layer in (0, 1)]
+    return write(path, parts, metadata(unit=unit, model=model))
+
+
+def test_exports_have_an_access_for_every_query_that_selects_a_position(
+    tmp_path: Path, drafts: Path
+) -> None:
+    trace = open_trace(drafts)
+    demands = [trace.read(part, {"row"}) for part in trace.parts]
+    assert export(trace, tmp_path / "t.csv", "csv") == sum(len(each.positions) for each in demands)
+    export(trace, tmp_path / "t.bin", "oraclegeneral")
+    found = pd.read_csv(tmp_path / "t.csv")
+    assert list(found)[-2:] == ["position", "row"]
+    for layer, each in enumerate(demands):
+        own = found[found["layer"] == layer]
+        lengths = np.diff(each.offsets)
+        assert each.query is not None
+        assert own["row"].tolist() == np.repeat(each.query, lengths).tolist()
+        assert own["time"].tolist() == np.repeat(each.step, lengths).tolist()
+        assert own["position"].tolist() == each.positions.tolist()
+    objects = np.fromfile(tmp_path / "t.bin", ORACLE_GENERAL)["object"]
+    assert objects.tolist() == found["object"].tolist()
+
+
+@pytest.mark.parametrize("engine", ["sglang-0.5.23", "vllm-0.33"])
+def test_a_curve_of_drafts_is_the_mean_of_their_steps(drafts: Path, engine: str) -> None:
+    swept = hs.sweep(drafts, None, 32, engine=engine, compare_min=False)
+    policy = swept.rows["policy"].iloc[0]
+    curve = hs.curve(drafts, buffers=32, window=5, engine=engine)
+    assert set(curve.rows["policy"]) == {policy}
+    assert set(curve.rows["rules"]) == set(swept.rows["rules"])
+    assert f"rules of {swept.rows['rules'].iloc[0]}" in curve.origin
+    steps = swept.steps[swept.steps["policy"] == policy]
+    means = steps.groupby("step")["misses"].mean().rolling(5).mean().dropna()
+    np.testing.assert_allclose(curve.rows["misses_per_step"], means)
+
+
+def test_the_command_curve_takes_drafts(tmp_path: Path, drafts: Path) -> None:
+    made = tmp_path / "c.csv"
+    code, said = run("curve", drafts, "--window", 5, "--buffer", 32, "-o", made)
+    assert code == 0, said
+    assert pd.read_csv(made)["rules"].unique().tolist() == ["sglang, 3 draft tokens"]
+    code, said = run("curve", drafts, "--window", 5, "--link", "h200-pcie5")
+    assert code == 2
+    assert "this replay has drafts: leave --link out" in said
+    code, said = run("curve", "sample", "--resident-tokens", 4096, "--link", "h200-pcie5")
+    assert "`serve`, which take resident tokens" in said
+
+
+@pytest.mark.parametrize("words", ["mrc FILE", "budget FILE --buffer 64", "reproduce --trace FILE"])
+def test_the_sentence_of_the_others_names_commands_that_do(words: str, drafts: Path) -> None:
+    code, said = run(*(drafts if word == "FILE" else word for word in words.split()))
+    assert code != 0
+    assert "has up to 3 queries a step (speculative decoding), and this works on one" in said
+    assert "`hisparse-sim sweep` and `curve` count its misses" in said
+
+
+def test_misses_of_a_step_of_drafts_are_those_of_a_sweep(drafts: Path) -> None:
+    swept = hs.sweep(drafts, "epoch-clock", 32, compare_min=False, per_layer=True)
+    found = layer_misses(drafts, "lru", 32, warm_up_steps=0)
+    assert found.policy == "epoch-clock"
+    assert list(found.per_layer) == pytest.approx(swept.rows["misses_per_step"].tolist())
+    assert found.rate == pytest.approx(swept.rows["misses"].sum() / swept.rows["accesses"].sum())
+    later = layer_misses(drafts, "lru", 32, warm_up_steps=4)
+    kept = swept.steps[swept.steps["step"] >= 4]
+    assert later.mean == pytest.approx(kept["misses"].mean())
+    with pytest.raises(ValueError, match="a policy of its own"):
+        layer_misses(drafts, "arc", 32)
+
+
+def test_plans_take_the_misses_of_the_drafts_of_a_trace(drafts: Path) -> None:
+    stated: dict[str, Any] = {"draft_tokens": 3, "acceptance_length": 2.0}
+    found = Scenario(trace=drafts, **stated).resolve("hisparse", get_policy("lru"))
+    speculation = found.setting.speculation
+    assert speculation is not None
+    assert speculation.misses_times == 1
+    assert str(speculation).endswith("misses of their union as replayed")
+    assert found.notes[0].endswith(
+        "(GLM-5.1, synthetic), with its drafts and the engine's own policy for them"
+    )
+    plain = Scenario(**stated).resolve("hisparse", get_policy("lru")).setting.speculation
+    assert plain is not None
+    assert plain.misses_times == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ("", "has 3 queries a step (speculative decoding): give --draft-tokens 3 and, as"),
+        ("--draft-tokens 2 --acceptance-length 2", "has 3 draft tokens a step, and --draft-tokens"),
+        (
+            "--draft-tokens 3 --acceptance-length 2 --union-misses 2",
+            "tell the misses of their union: leave --union-misses out",
+        ),
+    ],
+)
+@pytest.mark.parametrize("command", ["plan", "serve"])
+def test_plans_want_the_drafts_that_the_trace_has(
+    command: str, options: str, sentence: str, drafts: Path
+) -> None:
+    code, said = run(command, "--trace", drafts, *options.split())
+    assert code == 2
+    assert sentence in said
+
+
+def test_costs_of_blocks_are_those_of_the_model_that_the_trace_names(tmp_path: Path) -> None:
+    path = blocks(tmp_path / "b.parquet", "Qwen QSA")
+    named = hs.sweep(path, "lru", 16, model="qsa").rows.iloc[0]
+    for given in ({"ratios": 4}, {"link": "h200-pcie5"}):
+        row = hs.sweep(path, "lru", 16, **given).rows.iloc[0]  # type: ignore[arg-type]
+        assert row["misses"] == named["misses"]
+    assert (
+        hs.sweep(path, "lru", 16, ratios=4).rows.iloc[0]["bytes_per_step"]
+        == (named["bytes_per_step"])
+    )
+    model, note = model_of([open_trace(path)])
+    assert (model.name, model.top_k) == ("qsa", 8)
+    assert (
+        note == "bytes and memory are those of qsa (with the top_k of the trace, 8, instead of 512)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("model", "unit", "words", "sentence"),
+    [
+        ("Qwen QSA", "block4", "plan --trace FILE", "its own model is qsa, name that with --model"),
+        ("x", "block4", "plan --trace FILE", "one that selects blocks of 4 tokens (qsa)"),
+        ("x", "block4", "sweep FILE --ratio 2", "x has no profile, from which costs follow: name"),
+        ("x", "block8", "sweep FILE --ratio 2", "no profile selects blocks of 8 tokens"),
+        ("glm-5.1", "block4", "sweep FILE --ratio 2", "and glm-5.1 selects tokens: name with"),
+        ("Qwen QSA", "block4", "sweep FILE --model minimax-m3", "its own model is qsa"),
+        ("x", "c4", "study FILE", "one that selects compressed groups of 4 tokens (deepseek-v4"),
+    ],
+)
+def test_where_costs_of_blocks_are_not_known_the_way_out_is_said(
+    model: str, unit: str, words: str, sentence: str, tmp_path: Path
+) -> None:
+    path = blocks(tmp_path / "b.parquet", model, unit)
+    code, said = run(*(path if word == "FILE" else word for word in words.split()))
+    assert code == 1
+    assert sentence in said
+
+
+def test_a_token_trace_says_which_models_take_it(tmp_path: Path) -> None:
+    path = write(tmp_path / "t.parquet", [drift()], metadata(model="GLM-5.2"))
+    with pytest.raises(TraceError, match=r"its own model is glm-5\.2, name that with `model`"):
+        hs.sweep(path, "lru", 16, model="qsa")
+
+
+def test_a_study_of_blocks_has_their_context_in_tokens(tmp_path: Path) -> None:
+    path = blocks(tmp_path / "b.parquet", "Qwen QSA")
+    found = hs.study(path, "lru", 16, prefetchers=())
+    said = " ".join(found.notes)
+    assert "b: positions and slots are blocks of 4 tokens" in said
+    mean = np.mean([open_trace(path).read_steps(part)[1] for part in open_trace(path).parts])
+    assert f"requests of {4 * mean:,.0f} tokens" in said
+    assert "from one layer of qsa that selects to the next" in said
+
+
+def test_an_interval_without_misses_is_none_and_no_warning() -> None:
+    """Resamples of layers without misses have no ratio, or an infinite one."""
+    weights = np.array([[1.0, 1.0], [2.0, 0.0], [0.0, 2.0]])
+    with np.errstate(all="raise"):
+        found = interval_of_ratio(weights, np.array([1, 3]), np.array([0, 0]))
+    assert np.isnan(found.low) or np.isinf(found.low)
