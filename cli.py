@@ -63,7 +63,7 @@ _TRACE_COMMANDS = {
         "Describe a trace: its contents and how local its accesses are.",
     ),
     "sample": (f"{_TRACES}.check:sample", "Cut a trace by request, layer and step."),
-    "synth": (f"{_TRACES}.synth:synth", "Make a synthetic trace."),
+    "synth": (f"{_SIMULATOR}.trace_synth:synth", "Make a synthetic trace."),
     "validate": (
         f"{_TRACES}.check:validate",
         "Read whole files and report what is wrong with them.",

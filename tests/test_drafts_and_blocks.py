@@ -13,12 +13,15 @@ import hisparse_sim as hs
 from hisparse_sim.cli import cli
 from hisparse_sim.policies import get_policy
 from hisparse_sim.simulator.serving.costs import model_of
+from hisparse_sim.simulator.serving.demand import profile_like
 from hisparse_sim.simulator.serving.misses import layer_misses
+from hisparse_sim.simulator.serving.models import load_model
 from hisparse_sim.simulator.serving.scenario import Scenario
 from hisparse_sim.simulator.study.statistics import interval_of_ratio
 from hisparse_sim.traces import TraceError, open_trace
 from hisparse_sim.traces.drafts import drafted
 from hisparse_sim.traces.file.export import ORACLE_GENERAL, export
+from hisparse_sim.traces.synth.generator import get_profile
 
 
 def run(*words: Any) -> tuple[int, str]:
@@ -147,7 +150,7 @@ def test_costs_of_blocks_are_those_of_the_model_that_the_trace_names(tmp_path: P
     path = blocks(tmp_path / "b.parquet", "Qwen QSA")
     named = hs.sweep(path, "lru", 16, model="qsa").rows.iloc[0]
     for given in ({"ratios": 4}, {"link": "h200-pcie5"}):
-        row = hs.sweep(path, "lru", 16, **given).rows.iloc[0]  # type: ignore[arg-type]
+        row = hs.sweep(path, "lru", 16, **given).rows.iloc[0]
         assert row["misses"] == named["misses"]
     assert (
         hs.sweep(path, "lru", 16, ratios=4).rows.iloc[0]["bytes_per_step"]
@@ -203,3 +206,81 @@ def test_an_interval_without_misses_is_none_and_no_warning() -> None:
     with np.errstate(all="raise"):
         found = interval_of_ratio(weights, np.array([1, 3]), np.array([0, 0]))
     assert np.isnan(found.low) or np.isinf(found.low)
+
+
+@pytest.mark.parametrize(
+    ("model", "unit", "layers", "top_k", "prompt_len", "stands_in"),
+    [
+        (
+            "glm-5.2",
+            "token",
+            78,
+            2048,
+            5000,
+            "GLM-5.1, whose locality stands in for that of glm-5.2",
+        ),
+        ("minimax-m3", "block128", 57, 16, 39, "blocks of 4 tokens for blocks of 128 tokens"),
+        (
+            "deepseek-v4",
+            "c4",
+            21,
+            512,
+            1250,
+            "Qwen QSA, whose locality stands in for that of deepseek",
+        ),
+    ],
+)
+def test_a_model_without_figures_gets_the_locality_of_another_and_the_file_says_so(
+    model: str, unit: str, layers: int, top_k: int, prompt_len: int, stands_in: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "t.parquet"
+    words = ["--context", 5000, "--steps", 20, "--layer", "0-2", "-o", path]
+    code, said = run("trace", "synth", "--like", model, *words)
+    assert code == 0, said
+    trace = open_trace(path)
+    about = trace.metadata
+    assert (about.unit, about.num_layers, about.top_k) == (unit, layers, top_k)
+    assert set(about.prompt_len.values()) == {prompt_len}
+    assert stands_in in about.notes["fit_holds"]
+    priced, note = model_of([trace])
+    assert priced.name == load_model(model).name
+    assert note == ""
+    assert run("trace", "validate", path)[0] == 0
+
+
+def test_glm_5_2_shares_its_index_in_a_synthetic_trace(tmp_path: Path) -> None:
+    path = tmp_path / "t.parquet"
+    words = ["--context", 5000, "--steps", 20, "--layer", "0-9", "-o", path, "--like", "glm-5.2"]
+    assert run("trace", "synth", *words)[0] == 0
+    trace = open_trace(path)
+    assert trace.layers == (0, 1, 2, 6)
+    assert trace.metadata.layer_types == load_model("glm-5.2").layer_types
+
+
+def test_a_model_with_figures_is_its_profile() -> None:
+    assert profile_like(load_model("glm-5.1")) is get_profile("glm-5.1")
+    assert profile_like(load_model("qsa")) is get_profile("qsa")
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (
+            "--profile glm-5.2",
+            "glm-5.1 stands in for it in plans, and `hisparse-sim trace synth --like",
+        ),
+        ("--profile minimax-m3", "no figures of the locality of minimax-m3 are known"),
+        ("--profile x", "unknown profile 'x'; known are glm-5.1"),
+        ("--like x", "unknown model 'x'; known: deepseek-v3.2"),
+        ("--like glm-5.2 --profile qsa", "glm-5.2 selects tokens, and the figures of qsa are of"),
+        ("--like glm-5.2 --shape cyclic", "--like belongs to a profile, not to --shape"),
+        ("--profile glm-5.1 --profiles mine.toml", "--profiles belongs to --like"),
+        ("", "choose one of --profile, --fit and --shape, or --like alone"),
+    ],
+)
+def test_profiles_that_there_are_not(words: str, sentence: str, tmp_path: Path) -> None:
+    path = tmp_path / "t.parquet"
+    code, said = run("trace", "synth", *words.split(), "-o", path)
+    assert code in (1, 2)
+    assert sentence in said
+    assert not path.exists()

@@ -48,6 +48,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         *_VIEWS,
         *(f"simulator/{package}" for package in ("study", "prefetch", "views")),
         "traces/commands",
+        "traces/synth",  # `trace synth` shapes what it draws like a model that serving prices
     },
     "gpu_replay/kernels": _KERNELS,
     "gpu_replay/harness": _HARNESS,

@@ -11,6 +11,8 @@ from itertools import takewhile
 from typing import NamedTuple
 
 from hisparse_sim.simulator.serving.model import Model
+from hisparse_sim.simulator.serving.models import load_model
+from hisparse_sim.traces.file.units import COMPRESSED, block_unit, plural
 from hisparse_sim.traces.synth.generated import GeneratedTrace
 from hisparse_sim.traces.synth.generator import Profile, get_profile, profiles, reshaped
 
@@ -52,8 +54,52 @@ def profile_names() -> tuple[str, ...]:
 
 
 def profile_called(name: str) -> Profile:
-    """The profile of this name, or an alias. Raises ValueError, naming those there are."""
-    return get_profile(name)
+    """The profile of this name, or an alias. Raises ValueError, naming those there are, or for a
+    model that has none the one that stands in."""
+    try:
+        return get_profile(name)
+    except ValueError as error:
+        try:
+            model = load_model(name)
+        except ValueError:
+            raise error from None
+        raise ValueError(
+            f"no figures of the locality of {model.name} are known, to which a profile could be"
+            f" fitted: {profile_of(model).name} stands in for it in plans, and `hisparse-sim trace"
+            f" synth --like {model.name}` makes a trace of its shape with that"
+        ) from None
+
+
+def profile_like(model: Model, profile: Profile | None = None) -> Profile:
+    """`profile` (None: the one that stands for the model in plans) in the shape of `model`: its
+    layers that select, top_k and unit.
+
+    Raises ValueError for blocks of tokens with the locality of single ones, or the reverse.
+    """
+    chosen = profile_of(model) if profile is None else profile
+    if (chosen.tokens_per_position > 1) != (model.position_tokens > 1):
+        raise ValueError(
+            f"{model.name} selects {plural(model.unit)}, and the figures of {chosen.name} are of"
+            f" {plural(block_unit(chosen.tokens_per_position))}: leave `profile` out"
+        )
+    if _is_of(chosen, model):
+        return chosen
+    stands_in = f"for {chosen.model}, whose locality stands in for that of {model.name}"
+    if chosen.tokens_per_position != model.position_tokens:
+        stands_in += f", its blocks of {chosen.tokens_per_position} tokens for {plural(model.unit)}"
+    return reshaped(
+        chosen,
+        num_layers=model.layers,
+        top_k=model.top_k,
+        tokens_per_position=model.position_tokens,
+        compressed=model.unit == COMPRESSED,
+        model=model.name,
+        stands_in=stands_in,
+    )
+
+
+def _is_of(profile: Profile, model: Model) -> bool:
+    return model.name.lower() in (profile.name, profile.model.lower())
 
 
 def demand_of(model: Model, context: int) -> Demand:
@@ -64,7 +110,7 @@ def demand_of(model: Model, context: int) -> Demand:
         f"misses from synthetic demand at {context:,} tokens, fitted to published figures of"
         f" {profile.model} at {profile.prompt_len:,}"
     )
-    if model.name.lower() not in (profile.name, profile.model.lower()):
+    if not _is_of(profile, model):
         note += f", the nearest to {model.name}"
     if tokens != wanted:
         note += f", with blocks of {wanted} tokens as if they were of {tokens}: give a `trace`"

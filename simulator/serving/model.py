@@ -62,6 +62,11 @@ class Model(ABC):
         return self.layer_types.count(FULL)
 
     @property
+    def indexed_layers(self) -> tuple[int, ...]:
+        """Which layers those are."""
+        return tuple(i for i, kind in enumerate(self.layer_types) if kind == FULL)
+
+    @property
     def all_layers(self) -> int:
         """Layers, those that do not select included."""
         return self.layers

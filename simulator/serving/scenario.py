@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from hisparse_sim.simulator.serving.misses import MissesOf, Origin
     from hisparse_sim.simulator.serving.models import Model
     from hisparse_sim.simulator.serving.prediction import Setting
-    from hisparse_sim.traces import OneTrace, Trace
+    from hisparse_sim.traces import OneTrace
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Value = TypeVar("Value")
@@ -130,7 +130,7 @@ class Scenario:
         from hisparse_sim.simulator.serving.models import load_model
         from hisparse_sim.simulator.serving.prediction import Setting
         from hisparse_sim.simulator.serving.profiles import ProfileError
-        from hisparse_sim.simulator.serving.scenario_misses import misses_for
+        from hisparse_sim.simulator.serving.scenario_misses import misses_for, trace_and_drafts
         from hisparse_sim.simulator.serving.step_source import steps_for
 
         model = load_model(self.model, self.profiles)
@@ -156,7 +156,7 @@ class Scenario:
             if self.step_times is not None:
                 raise
             no_steps = str(error)  # memory is answered, rates are not
-        trace, speculation = self._trace_and_drafts()
+        trace, speculation = trace_and_drafts(self.trace, self.speculation)
         context = min(context or self.prompt + self.output_len // 2, model.context)
         given, origin, said = misses_for(
             model,
@@ -185,27 +185,6 @@ class Scenario:
             no_steps=no_steps,
         )
         return Resolved(setting, given, origin, notes)
-
-    def _trace_and_drafts(self) -> tuple[Trace | None, Speculation | None]:
-        """The trace opened, and speculative decoding with the misses of its drafts if it has any.
-
-        Raises ValueError if it has drafts and others, or none, are stated.
-        """
-        from hisparse_sim.simulator.mrc.counted import as_trace_or_facts
-
-        if self.trace is None:
-            return None, self.speculation
-        opened = as_trace_or_facts(self.trace)
-        queries = opened.metadata.draft_tokens
-        if queries == 1:
-            return opened, self.speculation
-        if self.speculation is None:
-            raise ValueError(
-                f"{opened.path} has {queries} queries a step (speculative decoding): give"
-                f" `draft_tokens` {queries} and, as `hisparse-sim trace info` shows it,"
-                f" `acceptance_length`"
-            )
-        return opened, self.speculation.with_misses_of(opened)
 
     def in_other_layouts(self, mode: str, policy: Policy) -> tuple[Setting, ...]:
         """The setting in every other layout that the machine takes and whose times are known."""

@@ -18,7 +18,31 @@ from hisparse_sim.simulator.serving.misses import (
 )
 from hisparse_sim.simulator.serving.model import Model
 from hisparse_sim.simulator.serving.models import check_unit, profile_name
+from hisparse_sim.simulator.serving.speculation import Speculation
 from hisparse_sim.traces import OneTrace, Trace
+
+
+def trace_and_drafts(
+    trace: OneTrace | None, speculation: Speculation | None
+) -> tuple[Trace | None, Speculation | None]:
+    """Return the trace opened, and what is stated of speculative decoding, with the misses of the
+    trace's own drafts if it has any.
+
+    Raises ValueError if it has drafts and others, or none, are stated.
+    """
+    if trace is None:
+        return None, speculation
+    opened = as_trace_or_facts(trace)
+    queries = opened.metadata.draft_tokens
+    if queries == 1:
+        return opened, speculation
+    if speculation is None:
+        raise ValueError(
+            f"{opened.path} has {queries} queries a step (speculative decoding): give"
+            f" `draft_tokens` {queries} and, as `hisparse-sim trace info` shows it,"
+            f" `acceptance_length`"
+        )
+    return opened, speculation.with_misses_of(opened)
 
 
 def misses_for(

@@ -36,7 +36,7 @@ from hisparse_sim.traces.drafts import check_accepted, drafted
 from hisparse_sim.traces.errors import TraceError
 from hisparse_sim.traces.file.layer_types import FULL, layer_types_of
 from hisparse_sim.traces.file.metadata import Metadata
-from hisparse_sim.traces.file.units import block_unit
+from hisparse_sim.traces.file.units import COMPRESSED, block_unit, first_growth, positions_of
 from hisparse_sim.traces.machine_memory import refuse_too_large
 
 PROFILES_PATH = Path(__file__).parents[1] / "data" / "synth_profiles.json"
@@ -72,6 +72,8 @@ class Profile:
     parameters: Parameters
     aliases: tuple[str, ...] = ()
     tokens_per_position: int = 1  # above 1 a position is a block of so many tokens
+    compressed: bool = False  # or a group of them, which has an entry once it is complete
+    stands_in: str = ""  # whose figures it has, if they are not of `model`
     fit: Any = None  # published and achieved figures, JSON
 
 
@@ -173,7 +175,7 @@ def metadata(profile: Profile, requests: list[str], seed: int, caveat: str = "")
         num_layers=profile.num_layers,
         source=f"hisparse-sim {version('hisparse-sim')}, generator",
         dataset="none: drawn from a random model",
-        unit=block_unit(profile.tokens_per_position),
+        unit=_unit(profile),
         prompt_len=dict.fromkeys(requests, _lengths(profile)[0]),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         notes=notes,
@@ -223,10 +225,10 @@ def synthesize(
         layers = [layer for layer in layers if types[layer] == FULL]
         if not layers:
             raise TraceError("none of the layers asked for has an index: name one of full_layers")
-    caveat = ""
-    if profile != profiles().get(profile.name):
+    caveat = profile.stands_in
+    if not caveat and profile != profiles().get(profile.name):
         caveat = "not for this file: its shape differs from the fitted one"
-    elif len(layers) < profile.num_layers:
+    elif not caveat and len(layers) < profile.num_layers:
         caveat = f"over all {profile.num_layers} layers, of which this file has {len(layers)}"
     parts = (generate(drawn, layer, request=name, seed=seed) for name in names for layer in layers)
     about = replace(metadata(profile, names, seed, caveat), layer_types=types)
@@ -234,13 +236,7 @@ def synthesize(
         parts = (drafted(part, draft_tokens, mean) for part in parts)
         drafts = {"draft_tokens": draft_tokens, "accepted": mean, "rows": "of the tokens that came"}
         about = replace(about, draft_tokens=draft_tokens, notes=about.notes | {"drafts": drafts})
-    write_parts(
-        path,
-        about,
-        parts,
-        requests * len(layers),
-        progress,
-    )
+    write_parts(path, about, parts, requests * len(layers), progress)
 
 
 def write_parts(
@@ -261,8 +257,7 @@ def write_parts(
 
 
 def reshaped(profile: Profile, **changes: Any) -> Profile:
-    """Return the profile with another shape: `prompt_len`, `steps`, `top_k`, `num_layers`,
-    `tokens_per_position`."""
+    """Return the profile with another shape: fields that are not None."""
     return replace(profile, **{name: value for name, value in changes.items() if value is not None})
 
 
@@ -286,10 +281,14 @@ def _check(profile: Profile) -> None:
 
 def _lengths(profile: Profile) -> tuple[int, Ints]:
     """Return (prompt_len, seq_len per step), both in positions."""
-    block = profile.tokens_per_position
+    unit = _unit(profile)
     tokens = profile.prompt_len + 1 + np.arange(profile.steps)
-    lengths = (-(-tokens // block)).astype(np.int32)
-    return int(lengths[0]) - 1 if block > 1 else profile.prompt_len, lengths
+    lengths = positions_of(tokens, unit).astype(np.int32)
+    return int(lengths[0]) - first_growth(unit), lengths
+
+
+def _unit(profile: Profile) -> str:
+    return COMPRESSED if profile.compressed else block_unit(profile.tokens_per_position)
 
 
 def _keys(seed: int, request: str, layer: int) -> Any:

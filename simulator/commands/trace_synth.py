@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from hisparse_sim.simulator.commands.setting_options import known_profiles
 from hisparse_sim.traces.commands.options import (
     counter,
     force_option,
@@ -20,9 +21,9 @@ from hisparse_sim.traces.terminal import wrote
 
 
 def _profiles() -> Iterable[str]:
-    from hisparse_sim.traces.synth.generator import profiles
+    from hisparse_sim.simulator.serving.demand import profile_names
 
-    return profiles()
+    return profile_names()
 
 
 def _shapes() -> Iterable[str]:
@@ -39,6 +40,15 @@ def _shapes() -> Iterable[str]:
     "--fit",
     type=click.Path(path_type=Path),
     help="A file that `observe --profile` wrote: the profile fitted to the counters.",
+)
+@click.option(
+    "--like",
+    type=Name(known_profiles("models", "blocks")),
+    help="Model whose layers, top_k and unit the trace has, with the locality of the profile.  "
+    "[default profile: the one that stands for it in plans]",
+)
+@click.option(
+    "--profiles", type=click.Path(path_type=Path), help="With --like: TOML file with your models."
 )
 @click.option(
     "--shape", type=Name(_shapes), help="An extreme pattern instead of a profile, for tests."
@@ -74,6 +84,8 @@ def _shapes() -> Iterable[str]:
 def synth(
     profile: str | None,
     fit: Path | None,
+    like: str | None,
+    profiles: Path | None,
     shape: str | None,
     output: Path,
     force: bool,
@@ -96,18 +108,22 @@ def synth(
     Context, steps and top_k are those of the model that the profile was fitted to, unless given;
     with --fit, the context and the drafts are those of the server.
     The file says `synthetic` and holds the fit: the published figures and those achieved. Positions
-    of qsa (Qwen QSA) are blocks of 4 tokens: `sweep --model qsa` adds bytes.
+    of qsa (Qwen QSA) are blocks of 4 tokens: `sweep --model qsa` adds bytes. Of other models no
+    figures are known: --like gives their shape the locality of a profile, and the file says so.
 
     \b
     hisparse-sim trace synth --profile glm-5.1 --layer 0,20,40,60 -o synth-glm.parquet
     hisparse-sim trace synth --profile deepseek-v3.2 --context 32k --layer 30 -o synth.parquet
     hisparse-sim trace synth --profile glm-5.1 --layer 30 --draft-tokens 4 -o drafts.parquet
+    hisparse-sim trace synth --like glm-5.2 --layer 0-9 -o shared.parquet
     hisparse-sim trace synth --fit observed.json --layer 20,40 -o like-ours.parquet
     hisparse-sim trace synth --shape cyclic --top-k 64 --context 4096 --distinct 512 -o scan.parquet
     """
     refuse_without("--draft-tokens", draft_tokens is not None, "--acceptance-length")
-    if [profile, shape, fit].count(None) != 2:
-        raise click.UsageError("choose one of --profile, --fit and --shape")
+    if [profile, shape, fit].count(None) != 2 and (like is None or profile or shape or fit):
+        raise click.UsageError("choose one of --profile, --fit and --shape, or --like alone")
+    refuse_without("--like", like is not None, "--profiles")
+    refuse_without("a profile, not to --shape", shape is None, "--like")
     refuse_replacing(output, force)
     if shape is not None:
         from hisparse_sim.traces.synth.shapes import synthesize_shape
@@ -118,17 +134,24 @@ def synth(
             raise click.UsageError("--draft-tokens and --full-layers are of no shape")
         synthesize_shape(output, shape, distinct=distinct, **changes)
     else:
+        from hisparse_sim.simulator.serving.demand import profile_called, profile_like
+        from hisparse_sim.simulator.serving.models import load_model
         from hisparse_sim.traces.synth.fitted import read_fit
-        from hisparse_sim.traces.synth.generator import get_profile, reshaped, synthesize
+        from hisparse_sim.traces.synth.generator import reshaped, synthesize
 
         if distinct is not None:
             raise click.UsageError("--distinct belongs to --shape")
-        if fit is None:
-            asked = get_profile(profile or "")
-        else:
+        asked = None if profile is None else profile_called(profile)
+        if fit is not None:
             asked, queries, accepted = read_fit(fit)
             if draft_tokens is None and queries > 1:
                 draft_tokens, acceptance_length = queries, accepted
+        if like is not None:
+            model = load_model(like, profiles)
+            asked = profile_like(model, asked)
+            if full_layers is None and model.indexer_layers < model.layers:
+                full_layers = model.indexed_layers
+        assert asked is not None
         synthesize(
             output,
             reshaped(asked, **changes),
