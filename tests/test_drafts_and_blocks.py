@@ -1,5 +1,6 @@
 """Traces of drafts and of blocks: every command answers for them, or says which one does."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -284,3 +285,34 @@ def test_profiles_that_there_are_not(words: str, sentence: str, tmp_path: Path) 
     assert code in (1, 2)
     assert sentence in said
     assert not path.exists()
+
+
+@pytest.mark.parametrize("command", ["sweep", "mrc", "budget", "trace info --full"])
+def test_tables_say_that_they_count_blocks(command: str, tmp_path: Path) -> None:
+    path = blocks(tmp_path / "b.parquet", "Qwen QSA")
+    sized = ["--buffer", 16] if command in ("sweep", "budget") else []
+    code, said = run(*command.split(), path, *sized)
+    assert code == 0, said
+    assert re.search("Positions (and slots )?are blocks of 4 tokens", said)
+    tokens = write(tmp_path / "t.parquet", [drift()], metadata())
+    assert "are blocks of" not in run(*command.split(), tokens, *sized)[1]
+
+
+def test_a_plain_trace_beside_one_with_drafts(tmp_path: Path, drafts: Path) -> None:
+    plain = write(tmp_path / "plain.parquet", [drift(steps=40)], metadata())
+    code, said = run("sweep", plain, drafts, "--buffer", 32, "--policy", "lru")
+    assert code == 0, said
+    assert "Rules of sglang; sglang, 3 draft tokens" in said
+    assert "nan" not in said
+
+
+def test_a_report_of_buffers_that_miss_nothing(tmp_path: Path, drafts: Path) -> None:
+    """No policy can miss fewer than none: it was divided by that."""
+    pytest.importorskip("vl_convert")
+    rows, page = tmp_path / "rows.csv", tmp_path / "page.html"
+    code, said = run("sweep", drafts, "--buffer", 512, "-o", rows)
+    assert code == 0, said
+    assert (pd.read_csv(rows)["misses"] == 0).all()
+    code, said = run("report", rows, "-o", page)
+    assert code == 0, said
+    assert "misses 0.0 a step with 512 slots, no more than" in page.read_text()

@@ -406,3 +406,32 @@ def test_commands_that_cannot_be(options: tuple[Any, ...], sentence: str) -> Non
     done = run("observe", *options)
     assert done.exit_code in (1, 2)
     assert sentence in done.output
+
+
+def test_it_says_how_counts_were_scaled(tmp_path: Path) -> None:
+    """Of a trace of another model only rates are comparable; counts are those of as many layers and
+    ranks as the model that was served has."""
+    vllm = Vllm("zai-org/GLM-5.2-FP8")
+    vllm.count(**LOAD)
+    (tmp_path / "m.txt").write_text(vllm.text())
+    parts = [drift(steps=60, first_seq_len=400, layer=layer) for layer in range(2)]
+    trace = write(tmp_path / "t.parquet", parts, metadata())
+
+    def rows(*words: str) -> dict[str, dict[str, Any]]:
+        given = ["observe", str(tmp_path / "m.txt"), "--trace", str(trace), "--format", "json"]
+        done = CliRunner().invoke(cli, [*given, *words])
+        assert done.exit_code == 0, done.output
+        return {row["quantity"]: row for row in json.loads(done.stdout)["comparison"]}
+
+    served = rows("--ranks", "8")
+    other = rows("--ranks", "1", "--model", "glm-5.1")
+    assert "however many layers" in served["hit rate"]["comparable"]
+    assert "mean of 1 request and 2 layers of t (test)" in served["hit rate"]["comparable"]
+    assert served["hit rate"]["simulated"] == other["hit rate"]["simulated"]
+    name = "misses per generated token"
+    assert "x 21 layers of glm-5.2 that count x 8 ranks" in served[name]["comparable"]
+    assert "x 78 layers of glm-5.1 that count x 1 rank:" in other[name]["comparable"]
+    assert served[name]["simulated"] / other[name]["simulated"] == pytest.approx(21 * 8 / 78)
+    unknown = CliRunner().invoke(cli, ["observe", str(tmp_path / "m.txt"), "--model", "nope"])
+    assert unknown.exit_code == 2
+    assert "unknown model 'nope'" in unknown.output

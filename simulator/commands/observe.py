@@ -64,7 +64,9 @@ def _profiles() -> Iterable[str]:
     help="Ranks of tensor parallelism: each of them counts.",
 )
 @click.option(
-    "--model", help="Model profile, for bytes.  [default: that of the trace or the profile]"
+    "--model",
+    help="Model profile of the server, for bytes and layers.  [default: that which it names, else "
+    "that of the trace or the profile]",
 )
 @click.option(
     "--kv-dtype",
@@ -108,6 +110,7 @@ def observe(
     """
     from hisparse_sim.simulator.serving import counters, observing
     from hisparse_sim.simulator.serving.demand import profile_called
+    from hisparse_sim.simulator.serving.models import load_model
     from hisparse_sim.simulator.views.observed_view import show_observed
     from hisparse_sim.simulator.views.tables import write_document, write_rows
 
@@ -138,8 +141,9 @@ def observe(
     elif chosen is not None:
         rounds = counter("rounds", quiet)
         fit, found = observing.fitted(observed, chosen, setting, context, rounds)
-    named = model or (trace.metadata.model if trace else chosen.model if chosen else "")
-    rows = observing.compared(observed, found, setting, observing.model_called(named))
+    names = [observed.model_name, trace.metadata.model if trace else chosen.model if chosen else ""]
+    served = load_model(model) if model else observing.model_called(names)
+    rows = observing.compared(observed, found, setting, served)
     if fit is not None and not fit.reached:
         note(
             f"no scale of {fit.profile} has a hit rate of {fit.observed_hit_rate:.1%}: the nearest"

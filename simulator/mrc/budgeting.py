@@ -25,6 +25,7 @@ from hisparse_sim.simulator.replay.sweeping import prepare
 from hisparse_sim.traces import OneTrace, TraceError, as_trace
 from hisparse_sim.traces.demand import Longs
 from hisparse_sim.traces.file.ahead import read_ahead
+from hisparse_sim.traces.file.units import TOKEN
 from hisparse_sim.traces.notebook import Shown
 
 
@@ -41,6 +42,7 @@ class Budget(Shown):
     provenance: str
     policy: str
     alike: int  # slots of each buffer if all are
+    unit: str = TOKEN  # of positions and slots
 
     @property
     def saved(self) -> float:
@@ -120,6 +122,7 @@ def budget(
         provenance=target.metadata.provenance,
         policy=policy.name,
         alike=size,
+        unit=target.metadata.unit,
     )
 
 

@@ -60,6 +60,12 @@ def blocks_of(rows: pd.DataFrame) -> str:
     return ", ".join(f"{plural(unit)} in {trace}" for trace, unit in units.to_numpy().tolist())
 
 
+def slots_are(rows: pd.DataFrame) -> str:
+    """Return a further line of a title that says what slots are, if not tokens; else ""."""
+    blocks = blocks_of(rows)
+    return f"\nPositions and slots are {blocks}" if blocks else ""
+
+
 def origins(rows: pd.DataFrame) -> list[str]:
     """Return each trace of rows with its provenance: "sample (trained-indexer)"."""
     pairs = rows[["trace", "provenance"]].drop_duplicates().astype(str)

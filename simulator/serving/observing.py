@@ -1,6 +1,6 @@
 """Counters of a server beside a simulation of the same setting, and a profile fitted to them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -9,7 +9,7 @@ import pandas as pd
 
 from hisparse_sim.simulator.serving.counters import SGLANG, Observed
 from hisparse_sim.simulator.serving.engines import VLLM
-from hisparse_sim.simulator.serving.models import Model, load_model
+from hisparse_sim.simulator.serving.models import Model, load_model, profile_name
 from hisparse_sim.simulator.serving.scenario import Scenario
 from hisparse_sim.simulator.serving.sweep_with_costs import sweep
 from hisparse_sim.traces import Trace
@@ -45,6 +45,7 @@ class Simulated:
     accepted_per_step: float
     counting_layers: int | None  # of the model: in vLLM those with an index, in SGLang all
     layers: int | None
+    replayed: str  # of what: trace, requests and layers
 
 
 @dataclass(frozen=True)
@@ -110,6 +111,15 @@ def simulated(observed: Observed, trace: Trace, setting: Setting) -> Simulated:
         accepted_per_step=accepted,
         counting_layers=layers if observed.server == SGLANG else len(sharing) or layers,
         layers=layers,
+        replayed=_replayed_of(trace),
+    )
+
+
+def _replayed_of(trace: Trace) -> str:
+    requests, layers = len(trace.requests), len(trace.layers)
+    return (
+        f"{requests} request{'s' * (requests > 1)} and {layers} layer{'s' * (layers > 1)} of"
+        f" {trace.name} ({trace.metadata.model or 'model unknown'})"
     )
 
 
@@ -124,11 +134,12 @@ def compared(
     counts = observed.counts
     tokens = counts.get("generated_tokens", 0.0)
     layers = counting = entry_bytes = None
+    whose = "the trace's model"
     if found is not None:
         layers, counting = found.layers, found.counting_layers
     if model is not None:
         entry_bytes = model.entry_bytes(setting.kv_dtype)
-        layers = model.layers
+        layers, whose = model.layers, model.name
         counting = layers if observed.server == SGLANG else model.indexer_layers
     rows: list[tuple[str, str, float | None, float | None, str]] = []
 
@@ -140,7 +151,8 @@ def compared(
         "",
         observed.hit_rate,
         found and found.hit_rate,
-        "if what stays resident, buffer and context are the same",
+        "a rate: however many layers, requests and ranks there are, if what stays resident, buffer"
+        " and context are the same" + (f"; mean of {found.replayed}" if found else ""),
     )
     misses = bytes_ = per_miss = None
     if found is not None and counting:
@@ -148,19 +160,25 @@ def compared(
     if entry_bytes and layers and counting:
         per_miss = entry_bytes * layers / counting
         bytes_ = None if misses is None else misses * per_miss
+    scaled = "of all layers that count and all ranks"
+    if misses is not None:
+        scaled = (
+            f"simulated of a mean layer x {counting} layers of {whose} that count x {setting.ranks}"
+            f" rank{'s' * (setting.ranks > 1)}: only if the server has as many (--model, --ranks)"
+        )
     add(
         "misses per generated token",
         "",
         counts["misses"] / tokens if tokens else None,
         misses,
-        "of all layers that count and all ranks; requests that are all resident lower it",
+        f"{scaled}; requests that are all resident lower it",
     )
     add(
         "bytes per generated token",
         "B",
         counts["bytes"] / tokens if tokens and "bytes" in counts else None,
         bytes_,
-        "of all layers and ranks; with the misses, and the KV dtype",
+        "of all layers and ranks: as the misses, and with the KV dtype",
     )
     add(
         "bytes per miss",
@@ -193,12 +211,9 @@ def compared(
     return table.astype({"measured": float, "simulated": float})
 
 
-def model_called(name: str) -> Model | None:
-    """Return a model profile, or None if there is none of the name."""
-    try:
-        return load_model(name)
-    except ValueError:
-        return None
+def model_called(names: Iterable[str]) -> Model | None:
+    """Return the model profile of the first of these names that has one, or None."""
+    return next((load_model(name) for name in names if name and profile_name(name)), None)
 
 
 def fitted(

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from hisparse_sim.simulator.replay.metrics import origins
+from hisparse_sim.simulator.replay.metrics import blocks_of, origins
 from hisparse_sim.simulator.replay.sweeping import trace_names
 from hisparse_sim.simulator.views.tables import print_table
 from hisparse_sim.traces import Traces, as_traces
@@ -149,7 +149,7 @@ def show_locality(
             "recent_share": ("recent %", _percent),
         },
         output,
-        before=title + "\n",
+        before=title + (f"\nPositions are {blocks}" if (blocks := blocks_of(rows)) else "") + "\n",
         after=_curves(rows) + f"\n{below}" * bool(below),
     )
 

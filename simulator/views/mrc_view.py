@@ -10,7 +10,7 @@ import pandas as pd
 from hisparse_sim.simulator.mrc import Budget, mrc
 from hisparse_sim.simulator.mrc.curves import ENGINE_LRU, REPLAY, MissCurves, engine_difference
 from hisparse_sim.simulator.mrc.names import BELADY, COMPULSORY, TEXTBOOK_LRU
-from hisparse_sim.simulator.replay.metrics import origins
+from hisparse_sim.simulator.replay.metrics import origins, slots_are
 from hisparse_sim.simulator.replay.replaying import MAX_BUFFER_SIZE
 from hisparse_sim.simulator.views.tables import print_table
 from hisparse_sim.traces import Trace
@@ -34,7 +34,7 @@ def show_mrc(curves: MissCurves, output: Path | None = None) -> None:
         },
         output,
         before="Misses, % of accesses, by buffer size: "
-        f"{', '.join(origins(total.lines))}, {curves.start} start",
+        f"{', '.join(origins(total.lines))}, {curves.start} start{slots_are(total.lines)}",
         after=_notes(curves, first),
     )
 
@@ -138,7 +138,7 @@ def show_budget(found: Budget, output: Path | None = None) -> None:
         columns,
         output,
         before=f"Misses per step of {found.policy}, same total number of slots: {found.trace}"
-        f" ({found.provenance})",
+        f" ({found.provenance}){slots_are(rows.assign(trace=found.trace, unit=found.unit))}",
         after=f"\nmean of all: {before:,.1f} with {found.alike:,} slots each, {after:,.1f} with"
         f" these ({-100 * found.saved:+.1f} %)",
     )

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from hisparse_sim.simulator.replay.metrics import blocks_of, origins
+from hisparse_sim.simulator.replay.metrics import origins, slots_are
 from hisparse_sim.simulator.replay.totals import totals
 from hisparse_sim.simulator.views.sparks import drawable, sparkline
 from hisparse_sim.simulator.views.tables import print_table
@@ -21,6 +21,10 @@ Columns = dict[str, tuple[str, Callable[[Any], str]]]
 
 def _count(value: Any) -> str:
     return f"{value:,.0f}"
+
+
+def _per_token(value: Any) -> str:
+    return "-" if pd.isna(value) else f"{value:,.1f}"
 
 
 def _percent(value: Any) -> str:
@@ -63,7 +67,7 @@ def show_sweep(rows: pd.DataFrame, output: Path | None = None) -> None:
     if rows["excess_over_min"].notna().any():
         columns["excess_over_min"] = ("over MIN", _more)
     if "misses_per_token" in rows:
-        columns["misses_per_token"] = ("per token", lambda value: f"{value:,.1f}")
+        columns["misses_per_token"] = ("per token", _per_token)
     priced = "bytes_per_step" in rows
     if priced:
         columns |= {"bytes_per_step": ("MB/step", _mb), "bytes_per_request": ("GB/req", _gb)}
@@ -128,10 +132,9 @@ def _title(rows: pd.DataFrame) -> str:
     traces = origins(rows)
     where = f"{len(traces)} traces" if len(traces) > 1 else traces[0]
     title = f"Misses per decode step and layer: {where}, {rows.iloc[0]['start']} start"
-    blocks = blocks_of(rows)
     if "rules" in rows:
-        title += f"\nRules of {', '.join(rows['rules'].dropna().drop_duplicates())}"
-    return title + f"\nPositions and slots are {blocks}" * bool(blocks)
+        title += f"\nRules of {'; '.join(rows['rules'].dropna().drop_duplicates())}"
+    return title + slots_are(rows)
 
 
 def show_policies(rows: pd.DataFrame, output: Path | None = None) -> None:

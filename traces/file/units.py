@@ -84,6 +84,6 @@ def refuse_blocks(traces: Iterable[_Trace], what: str) -> None:
         if in_blocks(trace):
             raise TraceError(
                 f"{trace.path} counts {plural(trace.metadata.unit)}, and {what} single tokens:"
-                " sweep and curve report its misses, and with a `model` that selects such blocks"
+                " sweep and curve report its misses, and for a `model` that selects such blocks"
                 " their cost"
             )

@@ -185,11 +185,12 @@ def _policy(sums: pd.DataFrame, policy: str, buffer: int) -> str:
     said = f"{named(policy)} misses {misses[policy]:,.1f} a step with {buffer:,} slots"
     if len(misses) > 1:
         whom = listed([named(name) for name in misses if name != policy])
-        said += (
-            f", fewer than {whom}"
-            if best == policy
-            else (f", {named(best)} {percent(1 - misses[best] / misses[policy], 1)} fewer")
-        )
+        if misses[policy] > misses[best]:
+            said += f", {named(best)} {percent(1 - misses[best] / misses[policy], 1)} fewer"
+        elif list(misses.values()).count(misses[best]) > 1:
+            said += f", no more than {whom}"
+        else:
+            said += f", fewer than {whom}"
     excess = float(at["excess_over_min"].to_dict()[policy])
     if policy != OPTIMUM and math.isfinite(excess):
         least = misses[policy] / (1 + excess)

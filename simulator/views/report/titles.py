@@ -40,7 +40,7 @@ def policies(sums: pd.DataFrame, policy: str, buffer: int) -> str:
     if len(online) < 2:
         return said
     best = min(online, key=lambda name: online[name])
-    if best == policy:
+    if online[best] == misses[policy]:
         return f"{said}; no other policy misses fewer"
     return f"{said}; {named(best)} misses {percent(1 - online[best] / misses[policy], 1)} fewer"
 
