@@ -4,10 +4,12 @@
 
 Needs an NVIDIA GPU, nvcc and PyTorch, and a trace with scores and the positions ranked behind its
 rows. Both rules replay the same steps; parts of the trace stand in for requests. Every step is
-timed alone, in a graph of one swap-in; the plan is the same launch that moves no bytes.
+timed alone, in a graph of one swap-in; the plan is the same launch that moves no bytes. Misses are
+those of the timed steps, per request and step, by the simulator.
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +25,8 @@ from hisparse_sim.gpu_replay.harness.timing import elapsed_us, hold_stream, reco
 from hisparse_sim.gpu_replay.harness.trace_replay import run_verified
 from hisparse_sim.gpu_replay.kernels.kernel import Kernel
 from hisparse_sim.gpu_replay.kernels.native import NATIVE
-from hisparse_sim.traces import open_trace
+from hisparse_sim.simulator.replay.replaying import replay_part
+from hisparse_sim.traces import Demand, open_trace
 
 KINDS: dict[str, Any] = {"lru": Replayer, "fast-slow": FastSlowReplayer}
 
@@ -63,6 +66,12 @@ def timed(rule: str, batch: Batch, buffer: int, kernel: Kernel, skip: int) -> np
     return elapsed_us(events)[skip:] - timer_us()
 
 
+def missed(rule: str, cells: Sequence[Demand], buffer: int, steps: range) -> list[float]:
+    """Return the misses per step of every cell."""
+    replayed = [replay_part(cell, rule, buffer).misses for cell in cells]
+    return [float(misses[steps.start : steps.stop].mean()) for misses in replayed]
+
+
 @click.command()
 @click.argument("path", type=click.Path(path_type=Path))
 @click.option("-o", "--output", type=click.Path(path_type=Path), required=True)
@@ -82,9 +91,13 @@ def main(
         few = Batch((tuple(cells[:4]),), verify)
         checked = {rule: verified(rule, few, buffer) for rule in KINDS}
         click.echo(f"B {buffer}: every slot of {verify} steps agrees, misses {checked}")
+        misses = {rule: missed(rule, cells, buffer, range(skip, steps)) for rule in KINDS}
         for size in map(int, batches.split(",")):
             batch = Batch((tuple(cells[i % len(cells)] for i in range(size)),), steps)
             row: dict[str, Any] = {"batch": size, "buffer": buffer, "checked_misses": checked}
+            for rule in KINDS:
+                each = [misses[rule][i % len(cells)] for i in range(size)]
+                row[f"{rule} misses"] = round(float(np.mean(each)), 2)
             for name, kernel in (("plan", planning()), ("swap_in", NATIVE)):
                 for rule in KINDS:
                     samples = timed(rule, batch, buffer, kernel, skip)
