@@ -15,8 +15,10 @@ from reference import replay as reference_replay
 from streams import cases, demand_of
 
 from hisparse_sim.cli import cli
+from hisparse_sim.gpu_replay.bench import grid
 from hisparse_sim.gpu_replay.bench.grid import Point, context_of, run_grid, steady_rows, steps_of
 from hisparse_sim.gpu_replay.bench.results import read_machine, read_rows, write_result
+from hisparse_sim.gpu_replay.harness import machine
 from hisparse_sim.gpu_replay.harness.batch import make_batch
 from hisparse_sim.gpu_replay.harness.pools import scattered_places
 from hisparse_sim.gpu_replay.harness.slots import SlotState
@@ -330,6 +332,21 @@ def test_bench_takes_as_much_context_as_a_point_needs():
     steady_rows(point, context_of(point))
     with pytest.raises(ValueError, match="needs a context"):
         steady_rows(point, context_of(point) - 1)
+
+
+def test_a_grid_that_is_cut_short_keeps_its_rows(monkeypatch, tmp_path):
+    point = {"entry_bytes": 1152, "buffer": 4096, "batch": 1, "misses": 0, "native_us": 6.5}
+
+    def rows(*_grid, **_options):
+        yield point
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(grid, "run_grid", rows)
+    monkeypatch.setattr(machine, "describe_machine", lambda: {"gpu": "a GPU"})
+    path = tmp_path / "grid.json"
+    result = CliRunner().invoke(cli, ["gpu", "bench", "-o", str(path)])
+    assert result.exit_code != 0
+    assert read_rows(path) == [point]
 
 
 VLLM = """#include "torch_utils.h"

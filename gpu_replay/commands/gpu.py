@@ -229,15 +229,17 @@ def bench(
         for name, contender in CONTENDERS.items()
         if not kernels or contender[0] in kernels
     }
+    machine: dict[str, Any] = {}
     rows: list[dict[str, Any]] = []
     for row in run_grid(*grid, contenders=contenders, repeats=repeats, vllm=vllm):
         if not rows:
             click.echo(heading(row))
+            machine = describe_machine()
         click.echo(point_line(row))
         rows.append(row)
-    if output is not None:
-        write_result(output, describe_machine(), {"repeats": repeats, "unit": "us"}, rows)
-        wrote(output, quiet)
+        if output is not None:  # after every row: a run that is cut short keeps what it has
+            write_result(output, machine, {"repeats": repeats, "unit": "us"}, rows)
+    wrote(output, quiet)
 
 
 def _bench_together(
