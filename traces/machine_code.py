@@ -30,6 +30,8 @@ import numba.extending
 import numpy as np
 from numba.core.errors import NumbaError
 
+from hisparse_sim.traces.held_signals import held_signals
+
 config: Any = numba.config
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -74,13 +76,13 @@ class Loop:
     def __call__(self, *arguments: Any) -> Any:
         kinds = tuple(map(_kind, arguments))
         if kinds not in self._compiled:
-            with _COMPILER:
+            with _COMPILER, held_signals():
                 if kinds not in self._compiled:
                     self._compiled[kinds] = self._compile(tuple(map(numba.typeof, arguments)))
         try:
             return self._compiled[kinds](*arguments)
         except TypeError:  # Numba takes two NamedTuples of one name for one when it calls
-            with _COMPILER:
+            with _COMPILER, held_signals():
                 self._compiled[kinds] = numba.njit(nogil=True)(self.py_func)
                 return self._compiled[kinds](*arguments)
 
