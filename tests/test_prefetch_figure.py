@@ -5,6 +5,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from figure_texts import unreadable
 from make_results import run
 from make_traces import drift, metadata
 from make_traces import write as write_trace
@@ -67,7 +68,7 @@ def test_policies_beside_a_prefetch_are_told_apart_and_shown_alone() -> None:
 
 def test_of_several_traces_all_together_are_drawn() -> None:
     other = ROWS.assign(trace="u", misses_per_step=1.0)
-    with pytest.raises(ValueError, match="shows one study of one buffer"):
+    with pytest.raises(ValueError, match="the figure of prefetch shows one study"):
         figures.exposed_misses(pd.concat([ROWS, other]))
     axes: Any = figures.exposed_misses(pd.concat([other, ROWS.assign(trace="all")]))
     assert places(axes)["LRU"] == [[0.0, 10.0]]
@@ -77,21 +78,46 @@ def test_of_several_traces_all_together_are_drawn() -> None:
 def test_other_tables_are_refused() -> None:
     with pytest.raises(ValueError, match="lacks the columns copies_per_step"):
         figures.exposed_misses(ROWS.drop(columns="copies_per_step"))
-    with pytest.raises(ValueError, match="these rows are of 64, 96: run study with one --buffer"):
-        figures.exposed_misses(pd.concat([ROWS, ROWS.assign(buffer=96)]))
+    two = pd.concat([ROWS, ROWS.assign(buffer=96)])
+    with pytest.raises(ValueError, match="one buffer, and the rows are of 64, 96: choose one"):
+        figures.exposed_misses(two)
+    assert places(figures.exposed_misses(two, buffer=96)) == places(figures.exposed_misses(ROWS))
+    lru = (two["prefetcher"] == "none") & (two["policy"] == "lru")
+    with pytest.raises(ValueError, match="needs rows with a prefetch, and LRU without one"):
+        figures.exposed_misses_by_buffer(two[~(lru & (two["buffer"] == 96))])
     for without in ("none", "slash,oracle"):
         with pytest.raises(ValueError, match="needs rows with a prefetch, and LRU without one"):
             figures.exposed_misses(ROWS[~ROWS["prefetcher"].isin(without.split(","))])
+
+
+@pytest.mark.parametrize("style", figures.STYLES)
+@pytest.mark.parametrize("buffers", [2, 3, 5])
+def test_several_buffers_have_a_panel_each(style: str, buffers: int) -> None:
+    sizes = [64 + 16 * number for number in range(buffers)]
+    rows = pd.concat([ROWS.assign(buffer=size) for size in sizes])
+    # The smallest leaves no room for the larger budget.
+    rows = rows[(rows["buffer"] > 64) | (rows["budget"] < 8)]
+    drawn: Any = figures.exposed_misses_by_buffer(rows, style=style)
+    assert unreadable(drawn) == []
+    panels = [axes for axes in drawn.axes if axes.axison]
+    assert [axes.get_title() for axes in panels] == [f"B = {size}" for size in sizes]
+    assert places(panels[0])["slash"] == [[3.0, 9.5]]
+    assert places(panels[1]) == places(figures.exposed_misses(ROWS))
+    (legend,) = drawn.legends
+    names = [text.get_text() for text in legend.get_texts()]
+    assert names == ["slash", "oracle", "LRU", "MIN"]
 
 
 def test_a_file_of_study_is_drawn(tmp_path: Path) -> None:
     parts = [drift(layer=layer, steps=30) for layer in range(2)]
     trace = write_trace(tmp_path / "t.parquet", parts, metadata())
     run(
-        "study", trace, "--policy", "lru", "--buffer", "16", "--budget", "2,4", "--prefetch",
+        "study", trace, "--policy", "lru", "--buffer", "16,24", "--budget", "2,4", "--prefetch",
         "slash", "-o", tmp_path / "study.csv",
     )  # fmt: skip
-    axes: Any = figures.plot("prefetch", [tmp_path / "study.csv"])
-    rows = hs.study(trace, "lru", 16, prefetchers="slash", budgets=[2, 4]).rows
+    both: Any = figures.plot("prefetch", [tmp_path / "study.csv"])
+    axes: Any = figures.plot("prefetch", [tmp_path / "study.csv"], buffers=[24])
+    assert places(both.axes[1]) == places(axes)
+    rows = hs.study(trace, "lru", 24, prefetchers="slash", budgets=[2, 4]).rows
     ahead = rows[rows["prefetcher"] == "slash"]
     assert [y for _, y in places(axes)["slash"]] == pytest.approx(ahead["misses_per_step"].tolist())

@@ -7,7 +7,7 @@ import click
 
 from hisparse_sim.simulator.views import FIGURE_SUFFIXES
 from hisparse_sim.traces.commands.options import expand, output_option, quiet_option
-from hisparse_sim.traces.commands.values import Name, Output
+from hisparse_sim.traces.commands.values import Name, Output, several
 from hisparse_sim.traces.remote import place_of
 from hisparse_sim.traces.terminal import wrote
 
@@ -23,18 +23,31 @@ def _kinds() -> Iterable[str]:
 @click.argument("results", metavar="RESULT...", nargs=-1, required=True)
 @output_option(Output(*FIGURE_SUFFIXES), "The figure to write (.png, .svg, .pdf).", required=True)
 @click.option(
+    "--buffer",
+    "buffers",
+    multiple=True,
+    callback=several(int, least=1),
+    help="Only these buffer sizes.  [default: all of the result]",
+)
+@click.option(
     "--paper", is_flag=True, help="For a paper: one column wide, no title, embedded fonts."
 )
 @click.option("--wide", is_flag=True, help="With --paper: as wide as both columns.")
 @quiet_option
 def plot(
-    kind: str, results: tuple[str, ...], output: Path, paper: bool, wide: bool, quiet: bool
+    kind: str,
+    results: tuple[str, ...],
+    output: Path,
+    buffers: tuple[int, ...] | None,
+    paper: bool,
+    wide: bool,
+    quiet: bool,
 ) -> None:
     """Draw a result as a figure, on the screen's style or for a paper.
 
-    KIND: mrc and policies (of sweep or mrc), curve, prefetch (of study), pareto (of plan),
-    throughput, tpot, ttft and shares (of serve), latency (of gpu bench). RESULT: files that these
-    commands wrote with -o. The origin of the data is in the file's metadata, too.
+    KIND: mrc and policies (of sweep or mrc), curve, study, gap and prefetch (of study), pareto (of
+    plan), throughput, tpot, ttft and shares (of serve), latency (of gpu bench). RESULT: files that
+    these commands wrote with -o. The origin of the data is in the file's metadata, too.
 
     \b
     hisparse-sim mrc -o facts.parquet && hisparse-sim plot mrc facts.parquet --paper -o mrc.pdf
@@ -49,5 +62,5 @@ def plot(
     paths = [place_of(path) for path in expand(results)]
     refuse_input(output, paths)
     style = "screen" if not paper else "paper-wide" if wide else "paper"
-    figures.save(figures.plot(kind, paths, style=style), output)
+    figures.save(figures.plot(kind, paths, buffers=buffers, style=style), output)
     wrote(output, quiet)

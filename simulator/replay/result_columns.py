@@ -38,6 +38,7 @@ _AMOUNT = _Number()
 _SHARE = _Number(most=1)
 _PART = _Number(most=1 + 1e-9)  # of a sum of 1, as floating point gives it
 _ANY = _Number(least=-1e300)
+_UNBOUNDED = _Number(least=-float("inf"), most=float("inf"))
 _NUMBERS: Mapping[str, _Number] = {
     **dict.fromkeys(
         "accesses anchor_misses break_even budget decode_instances draft_tokens first_step gpus"
@@ -58,7 +59,8 @@ _NUMBERS: Mapping[str, _Number] = {
         _AMOUNT,
     ),
     **dict.fromkeys(("prefill", "decode_attention", "decode_rest", "swap_in", "idle"), _PART),
-    "miss_rate": _SHARE,
+    **dict.fromkeys(("miss_rate", "miss_rate_low", "miss_rate_high"), _SHARE),
+    **dict.fromkeys(("gap_closed", "gap_closed_low", "gap_closed_high"), _UNBOUNDED),
     "excess_over_min": _Number(least=-1, most=float("inf")),
     **dict.fromkeys(("published", "ours", "error"), _ANY),
 }

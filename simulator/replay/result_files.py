@@ -68,7 +68,7 @@ def read_rows(path: Path, needed: Collection[str] = (), *, study: bool = False) 
     if "gap_closed" in rows.columns and not study:
         raise TraceError(
             f"{path} is a study, whose rows are not those of a sweep: read it with pandas, draw it"
-            " with `hisparse-sim plot prefetch`, or write a table with `hisparse-sim study -o FILE"
+            " with `hisparse-sim plot study`, or write a table with `hisparse-sim study -o FILE"
             " --format table`"
         )
     if missing := sorted(set(needed) - set(rows.columns)):

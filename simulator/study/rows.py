@@ -99,6 +99,7 @@ def _counted(
     rate = interval_of_ratio(weights, own, accesses)
     change = interval_of_ratio(weights, own - lru, lru)
     gap = int((lru - least).sum())
+    closed = interval_of_ratio(weights, lru - own, lru - least)
     steps = sum(len(measured.misses[setting][part]) for part in parts)
     differences = (own - lru) / np.maximum(1, accesses)
     return {
@@ -119,6 +120,8 @@ def _counted(
         "change_high": change.high,
         "p_value": paired_p_value(differences, seed),
         "gap_closed": (lru - own).sum() / gap if gap else NAN,
+        "gap_closed_low": closed.low,
+        "gap_closed_high": closed.high,
     }
 
 

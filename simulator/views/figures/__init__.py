@@ -24,9 +24,13 @@ from hisparse_sim.simulator.views.figures.misses import (
     rolling_misses,
 )
 from hisparse_sim.simulator.views.figures.page import locality_page
-from hisparse_sim.simulator.views.figures.prefetched import exposed_misses
+from hisparse_sim.simulator.views.figures.prefetched import (
+    exposed_misses,
+    exposed_misses_by_buffer,
+)
 from hisparse_sim.simulator.views.figures.reuse import overlap, reuse_distance, working_set
 from hisparse_sim.simulator.views.figures.served import percentiles, time_shares
+from hisparse_sim.simulator.views.figures.studied import study_dots, study_lines
 from hisparse_sim.simulator.views.figures.style import (
     COLOURS,
     DASHES,
@@ -52,6 +56,7 @@ __all__ = [
     "cross_layer_overlap",
     "drift",
     "exposed_misses",
+    "exposed_misses_by_buffer",
     "latency",
     "layer_step_map",
     "locality_page",
@@ -68,6 +73,8 @@ __all__ = [
     "rolling_misses",
     "save",
     "sinks_and_recent",
+    "study_dots",
+    "study_lines",
     "styled",
     "throughput",
     "throughput_beside_published",

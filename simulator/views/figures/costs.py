@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
+from hisparse_sim.simulator.views.figures.served import closed_loops
 from hisparse_sim.simulator.views.figures.style import (
     COLOURS,
     MARKERS,
-    closed_loops,
     draw_lines,
     from_zero,
     legend_beside,

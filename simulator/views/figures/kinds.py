@@ -1,6 +1,6 @@
 """The figures that result files can be drawn as, by name."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,8 +9,9 @@ import pandas as pd
 
 from hisparse_sim.simulator.mrc import mrc
 from hisparse_sim.simulator.mrc.facts import is_facts
+from hisparse_sim.simulator.prefetch import NO_PREFETCH
 from hisparse_sim.simulator.replay.result_files import read_rows
-from hisparse_sim.simulator.views.figures import costs, misses, prefetched, served
+from hisparse_sim.simulator.views.figures import costs, misses, prefetched, served, studied
 from hisparse_sim.simulator.views.figures.style import SCREEN
 from hisparse_sim.simulator.views.report.results import read_results, rows_of
 from hisparse_sim.traces import TraceError
@@ -18,6 +19,9 @@ from hisparse_sim.traces.remote import place_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_MOST_NAMED = 10  # sizes in a message
 
 
 @dataclass(frozen=True)
@@ -26,7 +30,7 @@ class Kind:
 
     summary: str
     of: str  # the kind of its rows, as `report.results` names them
-    draw: Callable[[pd.DataFrame, str], "Axes"]  # of rows, in a style
+    draw: Callable[[pd.DataFrame, str], "Axes | Figure"]  # of rows, in a style
 
 
 def _swap_ins(rows: pd.DataFrame, style: str) -> "Axes":
@@ -40,6 +44,21 @@ def _swap_ins(rows: pd.DataFrame, style: str) -> "Axes":
     return costs.latency(points, provenance=corner, style=style)
 
 
+def _policies(measure: str) -> Callable[[pd.DataFrame, str], "Axes | Figure"]:
+    def draw(rows: pd.DataFrame, style: str) -> "Axes | Figure":
+        if studied.lines_fit(rows, measure):
+            return studied.study_lines(rows, measure=measure, style=style)
+        return studied.study_dots(rows, measure=measure, style=style)
+
+    return draw
+
+
+def _prefetch(rows: pd.DataFrame, style: str) -> "Axes | Figure":
+    if "prefetcher" in rows and rows.loc[rows["prefetcher"] != NO_PREFETCH, "buffer"].nunique() > 1:
+        return prefetched.exposed_misses_by_buffer(rows, style=style)
+    return prefetched.exposed_misses(rows, style=style)
+
+
 KINDS = {
     "mrc": Kind("miss ratio by buffer size", "sweep", lambda r, s: misses.miss_ratio(r, style=s)),
     "policies": Kind(
@@ -48,11 +67,13 @@ KINDS = {
     "curve": Kind(
         "rolling misses over decode steps", "curve", lambda r, s: misses.rolling_misses(r, style=s)
     ),
-    "prefetch": Kind(
-        "misses that prefetch leaves, and what it copies",
+    "study": Kind("misses of policies, with intervals", "study", _policies("misses")),
+    "gap": Kind(
+        "share of the gap between LRU and MIN that policies close, with intervals",
         "study",
-        lambda r, s: prefetched.exposed_misses(r, style=s),
+        _policies("gap"),
     ),
+    "prefetch": Kind("misses that prefetch leaves, and what it copies", "study", _prefetch),
     "pareto": Kind(
         "plans: throughput against latency", "plan", lambda r, s: costs.plan_pareto(r, style=s)
     ),
@@ -70,21 +91,35 @@ KINDS = {
 }
 
 
-def plot(kind: str, results: Sequence[str | Path], *, style: str = SCREEN) -> "Axes":
+def plot(
+    kind: str,
+    results: Sequence[str | Path],
+    *,
+    buffers: Iterable[int] | None = None,
+    style: str = SCREEN,
+) -> "Axes | Figure":
     """Draw result files as a figure of a kind of KINDS.
 
-    `results`: files written with -o (csv, json, jsonl, parquet); mrc takes facts, too. `style`: see
-    `STYLES`. Raises ValueError for an unknown kind or style and for rows that the figure refuses,
-    TraceError for files that cannot be read or hold no such rows."""
+    `results`: files written with -o (csv, json, jsonl, parquet); mrc takes facts, too. `buffers`:
+    only these sizes. `style`: see `STYLES`. Returns the axes, of several panels the figure. Raises
+    ValueError for an unknown kind or style, for sizes that are not there, and for rows that the
+    figure refuses, TraceError for files that cannot be read or hold no such rows."""
     if kind not in KINDS:
         raise ValueError(f"unknown kind {kind!r}; known: {', '.join(KINDS)}")
-    paths = [place_of(one) for one in results]
+    rows = _rows(kind, [place_of(one) for one in results])
+    if buffers is not None:
+        rows = _of_buffers(rows, kind, list(buffers))
+    return KINDS[kind].draw(rows, style)
+
+
+def _rows(kind: str, paths: list[Path]) -> pd.DataFrame:
+    """Read the rows of a figure."""
     if kind == "mrc" and all(path.suffix == ".parquet" and is_facts(path) for path in paths):
-        return KINDS[kind].draw(mrc(list(paths)).rows, style)
+        return mrc(list(paths)).rows
     wanted = KINDS[kind].of
     if wanted == "study":
-        studied = [read_rows(path, study=True) for path in paths]
-        return KINDS[kind].draw(pd.concat(studied, ignore_index=True), style)
+        studies = [read_rows(path, study=True) for path in paths]
+        return pd.concat(studies, ignore_index=True)
     rows = rows_of(read_results(paths), wanted)
     if rows.empty:
         names = ", ".join(str(path) for path in paths)
@@ -93,4 +128,15 @@ def plot(kind: str, results: Sequence[str | Path], *, style: str = SCREEN) -> "A
             f"{names}: no rows of {wanted}; a figure of {kind} needs what"
             f" `hisparse-sim {command} -o FILE` writes"
         )
-    return KINDS[kind].draw(rows, style)
+    return rows
+
+
+def _of_buffers(rows: pd.DataFrame, kind: str, buffers: list[int]) -> pd.DataFrame:
+    if "buffer" not in rows:
+        raise ValueError(f"a figure of {kind} has no `buffers` to choose from")
+    known = sorted(set(rows["buffer"]))
+    if missing := [size for size in buffers if size not in known]:
+        there = ", ".join(f"{size:,}" for size in known[:_MOST_NAMED])
+        more = f" and {len(known) - _MOST_NAMED} more" * (len(known) > _MOST_NAMED)
+        raise ValueError(f"no rows of `buffers` {missing[0]:,}; there are {there}{more}")
+    return rows[rows["buffer"].isin(buffers)]

@@ -1,5 +1,6 @@
 """Figures of serving runs: latency percentiles over the load, and where the time goes."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -8,7 +9,6 @@ import pandas as pd
 from hisparse_sim.simulator.views.figures.style import (
     COLOURS,
     HATCHES,
-    closed_loops,
     from_zero,
     legend_beside,
     looks,
@@ -23,6 +23,26 @@ from hisparse_sim.simulator.views.palette import PARTS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+_SETTING = ("trace_sha256", "model", "hardware", "layout")
+
+
+def closed_loops(rows: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
+    """Return the rows of `serve` that are of a closed loop, with `concurrency` as a number.
+
+    Raises ValueError if columns are missing, if nothing is left, or for runs of several settings.
+    """
+    if missing := [name for name in ("mode", "load", *columns) if name not in rows]:
+        raise ValueError(f"a figure of serving runs lacks the columns {', '.join(missing)}")
+    loads = pd.to_numeric(rows["load"], errors="coerce")
+    closed = rows.assign(concurrency=loads)[loads.notna()]
+    if closed.empty:
+        raise ValueError("no closed loop to draw: run serve with `concurrencies`")
+    told = [name for name in _SETTING if name in closed]
+    differ = any(closed.loc[closed[name].ne(""), name].nunique() > 1 for name in told)
+    if differ or closed.duplicated(["mode", "concurrency"]).any():
+        raise ValueError("the runs are of several settings: draw those of one")
+    return closed
 
 
 def percentiles(

@@ -171,27 +171,6 @@ def spaced(places: Sequence[float], labels: Sequence[str], room: float = 0.11) -
     return shown
 
 
-_SETTING = ("trace_sha256", "model", "hardware", "layout")
-
-
-def closed_loops(rows: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
-    """Return the rows of `serve` that are of a closed loop, with `concurrency` as a number.
-
-    Raises ValueError if columns are missing, if nothing is left, or for runs of several settings.
-    """
-    if missing := [name for name in ("mode", "load", *columns) if name not in rows]:
-        raise ValueError(f"a figure of serving runs lacks the columns {', '.join(missing)}")
-    loads = pd.to_numeric(rows["load"], errors="coerce")
-    closed = rows.assign(concurrency=loads)[loads.notna()]
-    if closed.empty:
-        raise ValueError("no closed loop to draw: run serve with `concurrencies`")
-    told = [name for name in _SETTING if name in closed]
-    differ = any(closed.loc[closed[name].ne(""), name].nunique() > 1 for name in told)
-    if differ or closed.duplicated(["mode", "concurrency"]).any():
-        raise ValueError("the runs are of several settings: draw those of one")
-    return closed
-
-
 def powers_of_two(axes: "Axes", places: Sequence[float]) -> None:
     """Scale the x axis by powers of two, with ticks where something was replayed or modelled, and
     at the powers of two if that is nearly everywhere."""
@@ -212,16 +191,21 @@ def legend_beside(axes: "Axes", title: str = "") -> None:
         axes.legend(title=title, loc="upper left", bbox_to_anchor=(1.0, 1.0))
         return
     names = axes.get_legend_handles_labels()[1]
-    longest = max((len(line) for name in names for line in name.splitlines()), default=1)
     axes.legend(
         title=title.replace("\n", " "),
         loc="lower left",
         bbox_to_anchor=(0.0, 1.0),
-        ncols=max(1, min(4, len(names), _LETTERS_OF_COLUMN // (longest + 6))),
+        ncols=legend_columns(names),
         columnspacing=1.0,
         handlelength=2.0,
         borderaxespad=0.2,
     )
+
+
+def legend_columns(names: Sequence[str]) -> int:
+    """Return how many names stand side by side in a legend as wide as a column."""
+    longest = max((len(line) for name in names for line in name.splitlines()), default=1)
+    return max(1, min(4, len(names), _LETTERS_OF_COLUMN // (longest + 6)))
 
 
 _MOST_TICKS = 10  # that each have a name
@@ -246,13 +230,22 @@ def styled(style: str | None = None) -> Iterator[None]:
         _style.reset(token)
 
 
+def current_style() -> str:
+    return _style.get()
+
+
+def width_of(width_inches: float) -> float:
+    """Return the width of a figure that is so wide on the screen."""
+    return _WIDTH_INCHES.get(_style.get(), width_inches)
+
+
 def new_axes(width_inches: float, height_inches: float) -> "Axes":
     """Return the axes of a new figure that needs no display; call it within `styled()`.
 
     In a paper the width is that of one column or of both, and the height follows."""
     from matplotlib.figure import Figure
 
-    width = _WIDTH_INCHES.get(_style.get(), width_inches)
+    width = width_of(width_inches)
     height = height_inches * min(1.0, max(0.62, width / width_inches))
     return Figure(figsize=(width, height)).add_subplot()
 
