@@ -17,6 +17,8 @@ from hisparse_sim.simulator.prefetch import get_prefetcher
 from hisparse_sim.simulator.prefetch.prefetching import Prefetch
 from hisparse_sim.simulator.replay import replay_part
 from hisparse_sim.simulator.replay.sweeping import sweep
+from hisparse_sim.simulator.study.least import least_misses
+from hisparse_sim.simulator.study.reuse import reuse_of
 from hisparse_sim.traces import TraceError
 
 POLICIES = ("lru", "fifo", "clock", "lfu", "arc", "random", "belady")
@@ -88,16 +90,23 @@ def test_one_step_is_refused(trace: Path) -> None:
             call(trace, "lru", 16, "warm", steps=(5, 6))
 
 
+@pytest.mark.parametrize("budget", [0, 3])
+def test_a_prefetch_goes_on_after_the_first_step(trace: Path, budget: int) -> None:
+    mode = Prefetch(get_prefetcher("slash"), budget)
+    found, cold = (sweep([trace], "lru", 20, start, mode=mode) for start in ("warm", "staged"))
+    assert found.steps["misses"].tolist() == cold.steps["misses"].tolist()[1:]
+    assert found.rows["accesses"].item() == cold.rows["accesses"].item() - len(
+        drift(steps=40).row(0)
+    )
+
+
 def test_what_has_no_warm_start_says_so(trace: Path) -> None:
-    mode = Prefetch(get_prefetcher("oracle"), 4)
     calls = (
-        lambda: sweep([trace], "lru", 16, "warm", mode=mode),
         lambda: hs.sweep(trace, "lru", 16, "warm", draft_tokens=2),
-        lambda: hs.study(trace, "lru", 16, "warm"),
         lambda: hs.mrc(trace, start="warm"),
     )
     for call in calls:
-        with pytest.raises(ValueError, match="only plain replays and sweeps have a warm start"):
+        with pytest.raises(ValueError, match="only replays of one query a step, by SGLang"):
             call()
 
 
@@ -108,4 +117,65 @@ def test_the_command_line_has_it(trace: Path) -> None:
     assert json.loads(done.stdout)[0]["start"] == "warm"
     refused = CliRunner().invoke(cli, ["sweep", str(trace), *options, "--draft-tokens", "2"])
     assert refused.exit_code in (1, 2)
-    assert "only plain replays and sweeps have a warm start" in refused.stderr
+    assert "only replays of one query a step, by SGLang" in refused.stderr
+
+
+@pytest.fixture
+def several(tmp_path: Path) -> Path:
+    """Requests of one layer, which are a batch, and one that fits into the buffer at first."""
+    parts = [drift(request=name, seed=seed, steps=40) for seed, name in enumerate("abc")]
+    short = drift(request="d", seed=9, steps=40, first_seq_len=14)
+    return write(tmp_path / "several.parquet", [*parts, short])
+
+
+def test_a_study_has_the_rows_of_a_sweep(several: Path) -> None:
+    policies, sizes = ["lru", "clock", "random", "belady"], [16, 24]
+    swept = hs.sweep(several, policies, sizes, "warm").rows
+    studied = hs.study(several, policies, sizes, "warm", prefetchers="slash", budgets=2).rows
+    plain = studied[studied["prefetcher"] == "none"].set_index(["policy", "buffer"])
+    assert set(studied["start"]) == {"warm"}
+    for row in swept.itertuples():
+        for name in ("steps", "accesses", "misses", "miss_rate", "misses_per_step"):
+            assert plain.loc[(row.policy, row.buffer), name] == getattr(row, name), name
+    assert len(plain) == len(swept)
+
+
+def test_nothing_in_a_study_is_below_what_is_least(several: Path) -> None:
+    found = hs.study(several, ["clock"], [16, 24], "warm", prefetchers=["oracle"], budgets=8).rows
+    best = found[(found["policy"] == "belady") & (found["prefetcher"] == "none")]
+    assert best["fetch_regret"].tolist() == [0, 0]
+    assert best["lru_slots"].notna().all()
+    assert (found["stall_regret"] >= 0).all()
+    plain = found[found["prefetcher"] == "none"]
+    assert plain["barrier_regret"].notna().all()
+    assert (plain["barrier_regret"] >= 0).all()
+    assert (found["least_newest_start"] <= found["least_newest"]).all()
+    assert (found["least_newest"] <= found["least_misses"]).all()
+    assert (found["least_exposed"] <= found["misses_per_step"]).all()
+    assert (found["least_start"] < found["least_misses"]).all()
+    lru = found[(found["policy"] == "lru") & (found["prefetcher"] == "none")]
+    curve = hs.mrc(several, "textbook-lru", skip_steps=1).rows.set_index("buffer")["misses"]
+    for misses, slots in lru[["misses", "lru_slots"]].to_numpy().tolist():
+        assert curve[slots] <= misses < curve[slots - 1]
+
+
+@given(cases())
+@settings(max_examples=100, deadline=None)
+def test_the_least_of_a_warm_start_is_min(case: tuple[reference.Stream, int]) -> None:
+    stream, size = case
+    reuse = reuse_of(demand_of(stream), size, "warm")
+    misses = replay_part(demand_of(stream), "belady", size, "warm").misses
+    assert least_misses(reuse).tolist() == misses[len(misses) - reuse.steps :].tolist()
+    assert not misses[: len(misses) - reuse.steps].any()
+
+
+def test_a_study_of_one_step_is_refused(trace: Path) -> None:
+    with pytest.raises(TraceError, match="no second step in the selection"):
+        hs.study(trace, "lru", 16, "warm", steps=(5, 6))
+
+
+def test_study_has_it_on_the_command_line(several: Path) -> None:
+    words = "--policy lru --buffer 16 --prefetch none --start warm --format json".split()
+    done = CliRunner().invoke(cli, ["study", str(several), *words])
+    assert done.exit_code == 0, done.output
+    assert {row["start"] for row in json.loads(done.stdout)} == {"warm"}

@@ -63,10 +63,9 @@ workers_options = combined(
 def replay_options(
     known: Callable[[], Iterable[str]] = _swept_policies,
     sizes: str = "1, 2 and 3",
-    start: Callable[[Any], Any] = any_start_option,
 ) -> Callable[[Any], Any]:
     """Return the options of what is replayed: `known` policies; by default buffers of `sizes`
-    times the top_k; the option of how they start."""
+    times the top_k."""
     return combined(
         click.option(
             "--policy",
@@ -87,7 +86,7 @@ def replay_options(
             f"2048:8192:1024 (k is 1,024).  [default: {sizes} times the largest top_k of the "
             "traces]",
         ),
-        start,
+        any_start_option,
         selection_options,
         provenance_option,
         click.option(

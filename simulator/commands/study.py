@@ -30,7 +30,6 @@ from hisparse_sim.traces.commands.options import (
     open_traces,
     output_form,
     output_options,
-    start_option,
 )
 from hisparse_sim.traces.commands.values import Name, Number, several
 from hisparse_sim.traces.files import refuse_input
@@ -110,7 +109,7 @@ time_options = combined(
 
 @click.command()
 @traces_argument
-@replay_options(known_policies, "1, 1.5, 2, 3 and 4", start_option)
+@replay_options(known_policies, "1, 1.5, 2, 3 and 4")
 @prefetch_options
 @time_options
 @output_options

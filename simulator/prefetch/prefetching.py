@@ -2,8 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,13 +13,15 @@ from hisparse_sim.simulator.prefetch import PREFETCHERS
 from hisparse_sim.simulator.prefetch.drafts import DRAFTS
 from hisparse_sim.simulator.prefetch.kernel import STAMP, Counted, Hints, compiled
 from hisparse_sim.simulator.prefetch.prefetcher import Prefetcher, PrefetchError, Setup, View
+from hisparse_sim.simulator.prefetch.queries import first_queries, has_drafts
 from hisparse_sim.simulator.replay.faults import Hook, called, check_hook, state_of
 from hisparse_sim.simulator.replay.kept import Finished
 from hisparse_sim.simulator.replay.kernel import Rows
 from hisparse_sim.simulator.replay.ranking import columns_for, ranked
 from hisparse_sim.simulator.replay.replaying import replay_part, rows_of
+from hisparse_sim.simulator.replay.starts import WARM, counted
 from hisparse_sim.simulator.replay.sweeping import TINY
-from hisparse_sim.simulator.replay.tasks import Task
+from hisparse_sim.simulator.replay.tasks import Task, known_of
 from hisparse_sim.traces import Demand, Part, Trace, TraceError
 from hisparse_sim.traces.file.columns import QUERY
 
@@ -97,16 +98,15 @@ class Prefetch:
         demand, hints = read_with_hints(
             task.trace, task.part, self.prefetcher, policies, task.steps
         )
-        known = (0, 0, 0)
-        if demand.rows:
-            known = int(demand.step[0]), int(demand.seq_len[-1]), len(demand.positions)
+        rows = counted(demand, task.start)
+        known = known_of(rows)
         found = []
         for run in task.runs:
             done = prefetch_part(
                 demand, hints, self, run.policy, run.buffer_size, task.start, seed=task.seed
             )
             counts = {name: int(each.sum()) for name, each in done._asdict().items()}
-            found.append(Finished(*known, done.critical + done.late, demand.rows, counts))
+            found.append(Finished(*known, done.critical + done.late, rows.rows, counts))
         return found
 
 
@@ -157,7 +157,7 @@ def read_with_hints(
     """Read a part as a prefetcher takes it, and the hints of its steps."""
     columns = columns_for(trace, [prefetcher, *policies])
     if has_drafts(trace):
-        return _first_queries(trace.read(part, (*columns, QUERY), steps))
+        return first_queries(trace.read(part, (*columns, QUERY), steps))
     demand = trace.read(part, columns, steps)
     layers = [each.layer for each in trace.parts if each.request == part.request]
     if prefetcher.layer is not None:
@@ -180,50 +180,9 @@ def without_prefetch(traces: Sequence[Trace]) -> Prefetch | None:
     return Prefetch(DRAFTS, 0) if any(map(has_drafts, traces)) else None
 
 
-def read_first_queries(trace: Trace, part: Part, steps: tuple[int, int] | None = None) -> Demand:
-    """Read a part, of a trace with drafts the first query of every step."""
-    if has_drafts(trace):
-        return _first_queries(trace.read(part, (QUERY,), steps))[0]
-    return trace.read(part, (), steps)
-
-
-def has_drafts(trace: Trace) -> bool:
-    """Return whether a step of the trace may have several queries."""
-    return trace.metadata.draft_tokens > 1
-
-
 def no_hints(demand: Demand) -> Hints:
     """Return hints that tell nothing."""
     return Hints(np.zeros(demand.rows + 1, np.int64), np.zeros(0, np.uint32))
-
-
-def _first_queries(demand: Demand) -> tuple[Demand, Hints]:
-    """Return the rows of the first query of every step; what the others of the step before
-    selected, each position once, are the hints."""
-    heads = np.append(demand.first_rows, demand.rows)
-    rows = [demand.row(head) for head in heads[:-1]]
-    hints = [np.zeros(0, np.int32)]
-    for head, end in pairwise(heads.tolist()):
-        listed = demand.positions[demand.offsets[head + 1] : demand.offsets[end]]
-        _, first = np.unique(listed, return_index=True)
-        hints.append(listed[np.sort(first)])
-    first_only = replace(
-        demand,
-        step=demand.step[heads[:-1]],
-        seq_len=demand.seq_len[heads[:-1]],
-        offsets=_edges(rows),
-        positions=np.concatenate([np.zeros(0, np.int32), *rows]),
-        scores=None,
-        next_positions=None,
-        query=None,
-    )
-    hints = hints[: len(rows)]
-    known = np.concatenate([np.zeros(0, np.int32), *hints]).view(np.uint32)
-    return first_only, Hints(_edges(hints), known)
-
-
-def _edges(rows: Sequence[Any]) -> Any:
-    return np.cumsum([0, *map(len, rows)], dtype=np.int64)
 
 
 def prefetch_part(
@@ -242,16 +201,17 @@ def prefetch_part(
     a prefetcher that names what is not on the host.
     """
     own, prefetcher = buffer_size - prefetch.own_slots, prefetch.prefetcher
-    base = replay_part(demand, policy, own, start, seed=seed, victims=True)
+    cold = "staged" if start == WARM else start
+    base = replay_part(demand, policy, own, cold, seed=seed, victims=True)
     assert base.victims is not None
-    counted = Counted(*(np.zeros(demand.rows, np.int32) for _ in Counted._fields))
+    done = Counted(*(np.zeros(demand.rows, np.int32) for _ in Counted._fields))
     first = int(np.searchsorted(demand.seq_len, own, side="right"))
     if prefetch.budget == 0 or first == demand.rows:
-        counted.critical[:] = base.misses
-        return counted
+        done.critical[:] = base.misses
+        return _counted_steps(done, demand, start)
     rows, positions = rows_of(demand, own)
     told = ranked(demand, prefetcher)
-    filled = start == "staged" or demand.prompt_len <= own or first > 0
+    filled = cold == "staged" or demand.prompt_len <= own or first > 0
     token = np.full(own + 1, positions, np.uint32)
     present = np.zeros(positions + 1, np.uint8)
     if filled:
@@ -287,7 +247,7 @@ def prefetch_part(
             prefetch.budget,
             prefetch.own_slots,
             _NO_LIMIT if prefetch.in_time is None else prefetch.in_time,
-            counted,
+            done,
         )
     if wrong >= 0:
         raise PrefetchError(
@@ -295,4 +255,9 @@ def prefetch_part(
             " one that is not below view.newest and so not on the host (request"
             f" {demand.request!r}, layer {demand.layer}, step {demand.step[wrong]})"
         )
-    return counted
+    return _counted_steps(done, demand, start)
+
+
+def _counted_steps(done: Counted, demand: Demand, start: str) -> Counted:
+    first = demand.rows - counted(demand, start).rows
+    return Counted(*(each[first:] for each in done))

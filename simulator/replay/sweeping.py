@@ -95,7 +95,7 @@ def sweep(
     optima = [Run(get_policy(BELADY), size) for size in {run.buffer_size for run in asked}]
     runs = list(dict.fromkeys(asked + optima)) if compare_min else asked
     for run in runs:
-        check_arguments(run.buffer_size, start, ALL_STARTS if mode is None else STARTS)
+        check_arguments(run.buffer_size, start, STARTS if isinstance(mode, Mode) else ALL_STARTS)
         for trace in opened:
             check_top_k(trace, run.buffer_size)
             if mode is not None:

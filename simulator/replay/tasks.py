@@ -10,7 +10,7 @@ from hisparse_sim.simulator.replay.ranking import columns_for
 from hisparse_sim.simulator.replay.replaying import replay_part
 from hisparse_sim.simulator.replay.starts import counted
 from hisparse_sim.simulator.replay.swept import Run
-from hisparse_sim.traces import Part, Trace
+from hisparse_sim.traces import Demand, Part, Trace
 from hisparse_sim.traces.file.columns import QUERY
 
 
@@ -60,6 +60,13 @@ class Task(NamedTuple):
         return self.part.rows * len(self.runs)
 
 
+def known_of(rows: Demand) -> tuple[int, int, int]:
+    """Return what `Finished` tells of the rows that count: first step, tokens, accesses."""
+    if not rows.rows:
+        return 0, 0, 0
+    return int(rows.step[0]), int(rows.seq_len[-1]), len(rows.positions)
+
+
 def run_task(task: Task) -> list[Finished]:
     """Read the part of `task` once and replay all its runs."""
     if isinstance(task.mode, Mode):
@@ -69,9 +76,7 @@ def run_task(task: Task) -> list[Finished]:
     columns = columns_for(task.trace, [run.policy for run in task.runs])
     demand = task.trace.read(task.part, columns, task.steps)
     rows = counted(demand, task.start)
-    known = (0, 0, 0)
-    if rows.rows:
-        known = int(rows.step[0]), int(rows.seq_len[-1]), len(rows.positions)
+    known = known_of(rows)
     return [
         Finished(
             *known,
@@ -87,10 +92,9 @@ def _run_mode(task: Task, mode: Mode) -> list[Finished]:
     trace = task.trace
     read = trace.read(task.part, {QUERY} & set(trace.optional), task.steps)
     demand = mode.steps(trace, read) if read.rows else read
-    known = (0, 0, 0)
+    known = known_of(demand)
     accepted = {}
     if demand.rows:
-        known = int(demand.step[0]), int(demand.seq_len[-1]), len(demand.positions)
         heads = demand.seq_len[demand.first_rows]
         accepted = {"accepted": int(heads[-1] - heads[0]), "accepting": len(heads) - 1}
     covered = read.rows  # all, or as many as the steps of the file are

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from hisparse_sim.simulator.prefetch.prefetching import read_first_queries
+from hisparse_sim.simulator.prefetch.queries import read_first_queries
 from hisparse_sim.simulator.replay.metrics import Misses
 from hisparse_sim.simulator.serving.costs import SwapIn
 from hisparse_sim.simulator.serving.latency import swap_in_us

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from hisparse_sim.policies import Policy
-from hisparse_sim.simulator.prefetch.prefetching import read_first_queries
+from hisparse_sim.simulator.prefetch.queries import read_first_queries
 from hisparse_sim.simulator.replay.kept import Finished
 from hisparse_sim.simulator.replay.kernel import digest_of_sources
-from hisparse_sim.simulator.replay.tasks import Task
+from hisparse_sim.simulator.replay.starts import WARM, counted
+from hisparse_sim.simulator.replay.tasks import Task, known_of
 from hisparse_sim.simulator.study.least import least_exposed, least_misses, window_misses
 from hisparse_sim.simulator.study.reuse import reuse_of
 from hisparse_sim.traces import Trace
@@ -52,20 +53,21 @@ class Bounds:
     def run(self, task: Task) -> list[Finished]:
         """Compute the bounds at the buffer sizes of a task."""
         demand = read_first_queries(task.trace, task.part, task.steps)
-        known = (0, 0, 0)
-        if demand.rows:
-            known = int(demand.step[0]), int(demand.seq_len[-1]), len(demand.positions)
+        rows = counted(demand, task.start)
+        known = known_of(rows)
         found = []
         for run in task.runs:
             reuse = reuse_of(demand, run.buffer_size, task.start)
-            misses = np.zeros(demand.rows, np.int32)
-            misses[demand.rows - reuse.steps :] = least_misses(reuse)
+            # The first step, which a warm start does not count, may insert its newest token.
+            whole = reuse_of(demand, run.buffer_size) if task.start == WARM else reuse
+            misses = np.zeros(rows.rows, np.int32)
+            misses[rows.rows - reuse.steps :] = least_misses(reuse)
             values = [
-                least_misses(reuse, free_newest=True).sum(),
+                least_misses(whole, free_newest=True)[whole.steps - reuse.steps :].sum(),
                 least_misses(reuse, best_start=True).sum(),
                 least_misses(reuse, free_newest=True, best_start=True).sum(),
                 np.floor(least_exposed(window_misses(reuse), self.hidden)),
             ]
             counts = dict(zip(COLUMNS, map(int, values), strict=True))
-            found.append(Finished(*known, misses, demand.rows, counts))
+            found.append(Finished(*known, misses, rows.rows, counts))
         return found

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from hisparse_sim.policies.policy import Indices
 from hisparse_sim.simulator.replay.kernel import Rows
 from hisparse_sim.simulator.replay.replaying import check_arguments, rows_of
+from hisparse_sim.simulator.replay.starts import ALL_STARTS, WARM, counted
 from hisparse_sim.traces import Demand, TraceError
 from hisparse_sim.traces.machine_code import compiled
 
@@ -44,7 +45,9 @@ def reuse_of(demand: Demand, buffer_size: int, start: str = "staged") -> Reuse:
 
     Raises TraceError for more steps than `MOST_STEPS`, ValueError for bad arguments.
     """
-    check_arguments(buffer_size, start)
+    check_arguments(buffer_size, start, ALL_STARTS)
+    if start == WARM:
+        return _warmed(demand, buffer_size)
     first = int(np.searchsorted(demand.seq_len, buffer_size, side="right"))
     steps = demand.rows - first
     if steps > MOST_STEPS:
@@ -66,6 +69,18 @@ def reuse_of(demand: Demand, buffer_size: int, start: str = "staged") -> Reuse:
         filled = start == "staged" or demand.prompt_len <= buffer_size or first > 0
         _count(rows, first, positions, buffer_size if filled else 0, found)
     return found
+
+
+def _warmed(demand: Demand, buffer_size: int) -> Reuse:
+    """Return the steps after the first, which leaves in the buffer what MIN would: contents that
+    are best for all steps after it are best for any first few of them."""
+    reuse = reuse_of(counted(demand, WARM), buffer_size)
+    whole = reuse_of(demand, buffer_size)
+    if whole.steps == reuse.steps:  # the first step fits into the buffer
+        return reuse
+    below = np.minimum(np.cumsum(whole.resident[1:]), buffer_size - whole.accessed[0])
+    held = np.diff(below, prepend=0) + whole.again[0, 1:]
+    return reuse._replace(resident=held.astype(np.int32))
 
 
 @compiled

@@ -18,12 +18,13 @@ from hisparse_sim.simulator.prefetch import NO_PREFETCH, PREFETCHERS, Prefetcher
 from hisparse_sim.simulator.prefetch.prefetching import (
     Prefetch,
     check_trace,
-    has_drafts,
     try_out,
     without_prefetch,
 )
+from hisparse_sim.simulator.prefetch.queries import has_drafts
 from hisparse_sim.simulator.replay.kept import Kept
-from hisparse_sim.simulator.replay.replaying import check_arguments
+from hisparse_sim.simulator.replay.replaying import check_arguments, no_steps
+from hisparse_sim.simulator.replay.starts import ALL_STARTS, WARM
 from hisparse_sim.simulator.replay.sweeping import BELADY, Progress, rows_kept, sweep
 from hisparse_sim.simulator.replay.tasks import Variant
 from hisparse_sim.simulator.serving.costs import model_of
@@ -122,7 +123,7 @@ def study(
     buffers
         Slots per request and layer; None: 1, 1.5, 2, 3 and 4 times the top_k.
     start
-        "staged" or "direct", see `replay`.
+        "staged", "direct" or "warm", see `replay`.
     prefetchers
         Names, files named as `FILE.py:NAME`, or prefetchers; None: all that apply to every trace;
         (): none.
@@ -151,7 +152,7 @@ def study(
     given = tuple(int(times * top_k) for times in _SIZES) if buffers is None else several(buffers)
     sizes = tuple(dict.fromkeys(given))
     for size in sizes:
-        check_arguments(size, start)
+        check_arguments(size, start, ALL_STARTS)
     notes = [
         f"{trace.name} has drafts: of every step only the first query is replayed"
         for trace in of
@@ -216,13 +217,18 @@ def study(
         "executor": executor,
     }
     parts = [(trace, part) for trace in of for part in trace.select(requests, layers)]
-    rows = sum(rows_kept(trace, part, steps) for trace, part in parts)
+    counts = [rows_kept(trace, part, steps) for trace, part in parts]
+    warm = start == WARM
+    if not any(count > warm for count in counts):
+        raise no_steps(of, steps, start)
+    rows = sum(counts)
     work = [rows * len(each.policies) * len(each.sizes) for each in sweeps]
     reports = _Reports(sum(work), progress)
     curves = None
     if plain is None:
         counted = {name: value for name, value in options.items() if name != "seed"}
-        curves = mrc(of, TEXTBOOK_LRU, start=start, **counted).summed()  # type: ignore[arg-type]
+        cold = "staged" if warm else start
+        curves = mrc(of, TEXTBOOK_LRU, start=cold, skip_steps=int(warm), **counted).summed()  # type: ignore[arg-type]
     measured: Measured | None = None
     bounds: Measured | None = None
     with Kept(keep) if isinstance(keep, str | PathLike) else nullcontext(keep) as kept:
