@@ -1,18 +1,21 @@
 """LHD: evict the lowest hit density, the hits that are still expected over the time they take.
 
-Time is counted in steps. Slots are told apart by their age, the time since their last use, and by
-class: by their ages at the last two uses, in powers of two, with one class for what was not used
-again. For every class the hits and evictions at each age are counted. Its density at age a is the
-number of hits at a or later, over that of the events at x or later, summed over all x from a on.
-Every `period` steps densities are computed anew, and what was counted before weighs less. What is
-older than all that is told apart goes first. So that ages are seen which densities would not allow,
-one use in 32 makes a slot an explorer, up to a share of the buffer: it goes last, until it is used.
+Time is counted in steps, ages in units of 2^n of them: the least with which `ages` reach over 100
+times the buffer's size in accesses, as in the authors' program. Slots are told apart by their age,
+the time since their last use, and by class: by their ages at the last two uses, in powers of two,
+with one class for what was not used again. For every class the hits and evictions at each age are
+counted. Its density at age a is the number of hits at a or later, over that of the events at x or
+later, summed over all x from a on. Every `period` times the buffer's size in accesses densities are
+computed anew, and what was counted before weighs less. What is older than all that is told apart
+goes first. So that ages are seen which densities would not allow, one use in 32 makes a slot an
+explorer, up to a share of the buffer: it goes last, until it is used.
 
 The paper draws 32 candidates for each eviction, and considers the last 8 admissions, too; here all
 slots are candidates that the step does not use, of equal ones the least recent. It counts time in
-accesses, in coarse units, computes densities every 2^20 of them, and stops to explore after a
-while. All positions have one size, and there are no applications. Slots filled at the start were
-fetched one step before the first. libCacheSim is the authors' program, and so counts otherwise.
+accesses and tells 20,000 ages apart, computes densities every 2^20 accesses, and stops to explore
+after a while; here every step is taken to have as many accesses as the first. All positions have
+one size, and there are no applications. Slots filled at the start were fetched one step before the
+first. libCacheSim is the authors' program, and so counts otherwise.
 
 Reference: Beckmann, Chen and Cidon, NSDI 2018; densities at the start are those of their program.
 """
@@ -35,8 +38,9 @@ _FIRST, _LAST = -2.0, 1.0  # densities are from 0 to 1
 
 @dataclass(frozen=True)
 class Parameters:
-    ages: int = parameter(256, "steps that are told apart", least=2, most=65536)
-    period: int = parameter(32, "steps until densities are computed anew", least=1)
+    ages: int = parameter(256, "ages that are told apart", least=2, most=65536)
+    reach: float = parameter(100.0, "accesses that ages span, over the buffer", least=0, most=1e6)
+    period: float = parameter(16.0, "accesses of a period, over the buffer", least=0, most=1e6)
     decay: float = parameter(0.9, "what a period leaves of the counts", least=0, most=1)
     explore: float = parameter(0.01, "share of the buffer for explorers", least=0, most=1)
 
@@ -50,7 +54,8 @@ class State(NamedTuple):
     events: Floats  # [2, 16, A] hits and evictions by class and age
     density: Floats  # [16, A]
     random: Words  # [1] the generator
-    period: Longs  # [1]
+    steps: Longs  # [2] the unit of ages, a power of 2, and the period; 0 before the first step
+    reach: Floats  # [2] accesses that ages span, and of a period
     decay: Floats  # [1]
 
 
@@ -70,7 +75,8 @@ def state(setup: Setup) -> State:
         np.zeros((2, _CLASSES, chosen.ages)),
         density,
         np.array([setup.seed], np.uint64),
-        np.array([chosen.period]),
+        np.zeros(2, np.int64),
+        np.array([chosen.reach, chosen.period]) * setup.buffer_size,
         np.array([chosen.decay]),
     )
 
@@ -87,6 +93,21 @@ def _class(state: State, position: int, ages: int) -> int:
 
 
 @hook
+def _set_scale(state: State, accesses: int) -> None:
+    """Choose the unit of ages and the period, in steps of so many accesses."""
+    unit = 0
+    while state.reach[0] > accesses * (state.density.shape[1] << unit):
+        unit += 1
+    state.steps[0] = unit
+    state.steps[1] = max(1, int(state.reach[1] / accesses))
+
+
+@hook
+def _age(state: State, position: int, now: int) -> int:
+    return min((now - state.last_use[position]) >> state.steps[0], state.density.shape[1] - 1)
+
+
+@hook
 def _use(state: State, position: int, now: int) -> None:
     """Let a slot be used now that is no explorer."""
     state.last_use[position] = now
@@ -99,10 +120,10 @@ def _use(state: State, position: int, now: int) -> None:
 def _count(state: State, kind: int, position: int, now: int) -> int:
     """Count a hit (0) or an eviction (1), end what the slot explored, and return its age."""
     ages = state.density.shape[1]
-    age = min(now - state.last_use[position], ages - 1)
+    age = _age(state, position, now)
     state.events[kind, _class(state, position, ages), age] += 1.0
     state.explorers[0] += state.explores[position]
-    return int(age)
+    return age
 
 
 @hook
@@ -128,6 +149,8 @@ def _model(state: State) -> None:
 def step(state: State, step: Step, now: int) -> None:
     last_ages = state.last_ages
     ages = state.density.shape[1]
+    if state.steps[1] == 0:
+        _set_scale(state, max(1, len(step.row)))
     for slot in step.hits:
         position = step.token[slot]
         age = _count(state, 0, position, now)
@@ -136,7 +159,7 @@ def step(state: State, step: Step, now: int) -> None:
         _use(state, position, now)
     for position in step.token[:-1]:
         if position != len(state.last_use):  # else the slot is empty
-            age = min(now - state.last_use[position], ages - 1)
+            age = _age(state, position, now)
             density = state.density[_class(state, position, ages), age]
             state.values.of[position] = density + _LAST * state.explores[position]
     evict_least(state.values, step)
@@ -148,7 +171,7 @@ def step(state: State, step: Step, now: int) -> None:
         last_ages[0, position] = 0
         last_ages[1, position] = ages
         _use(state, position, now)
-    if now % state.period[0] == 0:
+    if now % state.steps[1] == 0:
         _model(state)
 
 

@@ -368,10 +368,19 @@ class Lhd(Rule):
     """Counts of events by class and age; explorers are drawn from the stream of random."""
 
     def set(
-        self, ages: int = 256, period: int = 32, decay: float = 0.9, explore: float = 0.01
+        self,
+        ages: int = 256,
+        reach: float = 100.0,
+        period: float = 16.0,
+        decay: float = 0.9,
+        explore: float = 0.01,
     ) -> None:
-        self.ages, self.period, self.decay = ages, period, decay
         stream = self.told.stream
+        rows = [row for seq_len, row in stream.rows if seq_len > self.size]
+        buffers = self.size / max(1, len(rows[0])) if rows else 0  # steps that access so many
+        self.ages, self.decay = ages, decay
+        self.period = max(1, int(period * buffers))
+        self.unit = next(2**n for n in range(99) if 2**n * ages >= reach * buffers)
         self.random = Random(f"0/{stream.request}/{stream.layer}/{self.size}")
         self.room = int(explore * self.size)
         self.explorers: set[int] = set()
@@ -387,7 +396,7 @@ class Lhd(Rule):
         return next((power for power in range(15) if both * 2**power >= self.ages), 15)
 
     def age(self, position: int) -> int:
-        return min(self.now - self.last.get(position, 0), self.ages - 1)
+        return min((self.now - self.last.get(position, 0)) // self.unit, self.ages - 1)
 
     def count(self, event: str, position: int) -> None:
         key = event, self.kind(position), self.age(position)

@@ -46,8 +46,9 @@ RULES: list[tuple[str, type[rules.Rule], dict[str, Any]]] = [
     ("lru-misses-last", rules.LruMissesLast, {}),
     ("bucketed-lru", rules.BucketedLru, {}),
     ("bucketed-lru", rules.BucketedLru, {"width": 2, "buckets": 3}),
-    ("lhd", rules.Lhd, HALF | {"period": 3, "explore": 0.5}),
-    ("lhd", rules.Lhd, {"period": 3, "decay": 1.0, "ages": 6, "explore": 0.3}),
+    ("lhd", rules.Lhd, HALF | {"period": 1.5, "reach": 200.0, "explore": 0.5}),
+    ("lhd", rules.Lhd, {"period": 0.8, "decay": 1.0, "ages": 6, "reach": 4.0, "explore": 0.3}),
+    ("lhd", rules.Lhd, {"period": 0.0, "ages": 9, "reach": 0.0}),
     ("lru", rules.Lru, {}),
 ]
 each_rule = pytest.mark.parametrize(

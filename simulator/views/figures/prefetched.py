@@ -1,7 +1,7 @@
 """The figure of what a prefetch saves, and what it copies for that."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pandas as pd
 
@@ -104,7 +104,7 @@ def exposed_misses_by_buffer(rows: pd.DataFrame, *, style: str | None = None) ->
             axes.set_title(f"B = {size:,}", loc="center", fontsize=8)
         for axes in panels[len(sizes) :]:
             axes.set_axis_off()
-        _legend(figure, panels, drawn)
+        _legend(figure, list(panels), drawn)
         for axes in panels[(lines - 1) * columns : len(sizes)]:
             axes.set_xlabel(_COPIES.replace(", ", ",\n"))
         for axes in panels[::columns]:
@@ -175,19 +175,19 @@ def _draw(axes: "Axes", drawn: _Drawn, buffer: int) -> None:
 
 def _legend(figure: "Figure", panels: Sequence["Axes"], drawn: _Drawn) -> None:
     """One legend for all panels: of a buffer that leaves no room for a budget, some are missing."""
-    handles = {}
+    handles: dict[str, Any] = {}
     for axes in panels:
         for handle, name in zip(*axes.get_legend_handles_labels(), strict=True):
             handles.setdefault(name, handle)
-    title = drawn.legend
+    names, title = list(handles), drawn.legend
     if current_style() == PAPER:
         figure.legend(
-            handles.values(),
-            handles.keys(),
+            list(handles.values()),
+            names,
             title=title.replace("\n", " "),
             loc="outside upper center",
-            ncols=legend_columns(list(handles)),
+            ncols=legend_columns(names),
             columnspacing=1.0,
         )
     else:
-        figure.legend(handles.values(), handles.keys(), title=title, loc="outside right upper")
+        figure.legend(list(handles.values()), names, title=title, loc="outside right upper")
