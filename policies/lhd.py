@@ -104,7 +104,8 @@ def _set_scale(state: State, accesses: int) -> None:
 
 @hook
 def _age(state: State, position: int, now: int) -> int:
-    return min((now - state.last_use[position]) >> state.steps[0], state.density.shape[1] - 1)
+    age: int = min((now - state.last_use[position]) >> state.steps[0], state.density.shape[1] - 1)
+    return age
 
 
 @hook

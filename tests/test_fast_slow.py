@@ -1,5 +1,6 @@
 """The policy that the native kernel runs beside LRU, against its NumPy form and by hand."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +18,19 @@ from hisparse_sim.policies.fast_slow import FAST_SLOW, worth
 from hisparse_sim.simulator.replay import replay_part
 from hisparse_sim.traces import Demand
 from hisparse_sim.traces.demand import Ragged
+
+
+def test_the_page_says_where_it_is_of_no_use() -> None:
+    root = Path(__file__).parents[1]
+    found = json.loads((root / "benchmarks/results/policy-study-8k.json").read_text())
+    held_out = found["fast-slow"]["ranks to 2 x top-k"]["held_out"]
+    top_k = found["order"]["study-8k"]["top_k"]
+    closed, at_four = (
+        held_out[str(times * top_k)]["fast-slow"]["closed_percent"] for times in (6, 4)
+    )
+    assert closed < 0 < at_four
+    row = f"such as 6 x top-k | LRU | `fast-slow` closes {closed:.0f} % there (8k traces) |"
+    assert row in (root / "docs/choose-a-policy.md").read_text()
 
 
 def with_next(of: Demand, seed: int, most: int) -> Demand:

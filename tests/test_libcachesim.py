@@ -5,6 +5,7 @@ rules of simultaneous demand never act. libCacheSim is an independent implementa
 textbook forms. `staged` is the same as accessing the keys 0..B-1 first, in order.
 """
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -171,6 +172,33 @@ def test_lhd_misses_about_as_often_as_libcachesim_at_every_size(tmp_path: Path) 
         )
         assert ours == pytest.approx(theirs, rel=0.08)
         assert ours < 0.92 * lru
+
+
+OTHERS = ("lru-k", "lirs", "lecar", "lhd", "clock-pro", "slru", "lfuda", "hyperbolic", "w-tinylfu")
+
+
+@pytest.mark.parametrize("policy", OTHERS)
+def test_others_count_otherwise(policy: str, tmp_path: Path) -> None:
+    """So that no difference is stated that is none."""
+    differing = 0
+    for seed in range(5):
+        keys, _ = zipf(seed)
+        size = max(2, len(set(keys.tolist())) // 3)
+        path = tmp_path / f"{seed}.oracleGeneral.bin"
+        libcachesim_runner.write_oracle_general(path, keys)
+        theirs = libcachesim_runner.run(policy, path, size, hashpower=12).misses
+        ours = replay_part(demand_of(one_a_step(keys, size)), policy, size, "direct")
+        differing += int(ours.misses.sum()) != theirs
+    assert differing > 0
+
+
+def test_the_page_names_what_is_compared() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "policy-order.md").read_text()
+    rows = re.findall(r"^\| (`[^|]*) \| ", page.partition("## Beside libCacheSim")[2], re.M)
+    named = [re.findall("`([^`]+)`", row) for row in rows]
+    assert named[0] == list(POLICIES)
+    assert [name for row in named[1:] for name in row] == list(OTHERS)
+    assert {*POLICIES, *OTHERS} == set(libcachesim_runner.CACHES)
 
 
 def test_clock_pro_fills_the_buffer_where_libcachesim_keeps_room_for_hot_positions(
