@@ -22,6 +22,7 @@ from hisparse_sim.simulator.study.statistics import interval_of_ratio
 from hisparse_sim.traces import TraceError, open_trace
 from hisparse_sim.traces.drafts import drafted
 from hisparse_sim.traces.file.export import ORACLE_GENERAL, export
+from hisparse_sim.traces.file.units import tokens_of
 from hisparse_sim.traces.synth.generator import get_profile
 
 
@@ -110,6 +111,20 @@ def test_misses_of_a_step_of_drafts_are_those_of_a_sweep(drafts: Path) -> None:
     assert later.mean == pytest.approx(kept["misses"].mean())
     with pytest.raises(ValueError, match="a policy of its own"):
         layer_misses(drafts, "arc", 32)
+
+
+@pytest.mark.parametrize("unit", ["block4", "block16", "c4"])
+def test_resident_tokens_of_blocks_are_those_of_a_sweep(tmp_path: Path, unit: str) -> None:
+    """They are given in tokens, and a position holds several."""
+    trace = blocks(tmp_path / "t.parquet", "mine", unit)
+    setting: dict[str, Any] = {"resident_tokens": 2 * tokens_of(unit) * 8}
+    swept = hs.sweep(trace, "lru", 16, compare_min=False, **setting).rows
+    bare = hs.sweep(trace, "lru", 16, compare_min=False).rows
+    found = layer_misses(
+        trace, "lru", 16, position_tokens=tokens_of(unit), warm_up_steps=0, **setting
+    )
+    assert found.mean == pytest.approx(swept["misses_per_step"].iloc[0])
+    assert found.mean < bare["misses_per_step"].iloc[0]
 
 
 def test_plans_take_the_misses_of_the_drafts_of_a_trace(drafts: Path) -> None:

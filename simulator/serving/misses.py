@@ -132,7 +132,7 @@ def layer_misses(
     if position_tokens == 1:
         refuse_blocks([opened], "serving models need")
     chosen = get_policy(policy)
-    mode = mode_of([opened], resident_tokens=resident_tokens // position_tokens)
+    mode = mode_of([opened], resident_tokens=resident_tokens)
     if isinstance(opened, CountedTrace):
         if mode is not None:
             raise TraceError(f"{opened.path} was counted with nothing resident: give the trace")
