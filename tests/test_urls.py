@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 from fake_sglang import MODEL, NEW_TOKENS, FakeServer, fake
+from loopback import Site
 from make_traces import assert_reads_as
 from store_servers import S3
 
 from hisparse_sim.cli import cli
 from hisparse_sim.simulator.replay.kept import Kept
-from hisparse_sim.traces import TraceError, open_trace
+from hisparse_sim.traces import TraceError, open_trace, sample_path
 from hisparse_sim.traces.commands.options import expand
 from hisparse_sim.traces.files import work_of
 from hisparse_sim.traces.publish import Target
@@ -126,3 +127,76 @@ def test_a_trace_is_converted_to_a_store(writable: Any) -> None:
     done = run(*command.split(), url)
     assert done.exit_code == 0, done.stderr
     assert open_trace(url).rows == 6
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "plan --workload {}",
+        "plan --miss-curve {}",
+        "plan --step-times {}",
+        "plan --profiles {}",
+        "trace convert {} -o t.parquet",
+        "trace convert {} --from jsonl --provenance synthetic -o t.parquet",
+        "trace synth --fit {} -o t.parquet",
+        "gpu replay {}",
+        "gpu calibrate link {} -o t.toml",
+    ],
+)
+def test_an_option_that_names_a_file_keeps_the_credentials_of_a_url(
+    command: str, site: Site
+) -> None:
+    url = site.url.replace("://", "://me:secret@") + "/t.jsonl?token=secret"
+    done = run(*(url if word == "{}" else word for word in command.split()))
+    assert done.exit_code in (1, 2)
+    assert "secret" not in done.output
+    assert "//127.0.0.1" in done.output or "gpu calibrate" in command
+    assert not list(Path().iterdir())
+
+
+def test_a_url_that_went_through_a_path_has_no_credentials_in_messages() -> None:
+    for url in ("https://me:secret@a/b.csv?token=secret", "s3://me:secret@a/b"):
+        assert "secret" not in str(TraceError(f"{Path(url)} is not there"))
+    for text in ("C:/me@home/t.parquet is not there", "at a:/b@c"):
+        assert str(TraceError(text)) == text
+
+
+def test_a_trace_behind_a_url_is_written_again(site: Site, local: Path) -> None:
+    site.files["/t.parquet"] = local.read_bytes()
+    url = f"{site.url}/t.parquet?token=secret"
+    done = run("trace", "convert", url, "-o", "t.arrow")
+    assert done.exit_code == 0, done.output
+    assert_reads_as("t.arrow", local)
+
+
+def test_what_repeats_a_plan_has_no_credentials(site: Site) -> None:
+    site.files["/t.parquet"] = sample_path().read_bytes()
+    site.files["/mine.toml"] = b"[models]\n"
+    start = site.url.replace("://", "://me:secret@")
+    trace, profiles = (f"{start}/{name}?token=secret" for name in ("t.parquet", "mine.toml"))
+    words = f"plan --trace {trace} --profiles {profiles} --buffer 4096 --ratio 2"
+    load = "--concurrency 4 --requests 4 --prompt 34000 --output-len 8"
+    for made in ("plan.json", "plan.csv"):
+        done = run(*words.split(), *load.split(), "-o", made)
+        assert done.exit_code == 0, done.output
+        written = Path(made).read_text()
+        assert "secret" not in written
+        assert f"{site.url}/mine.toml?..." in written
+    assert f"--trace '{site.url}/t.parquet?...'" in Path("plan.json").read_text()
+
+
+@pytest.mark.parametrize("command", ["sweep {} --buffer 64", "curve {} --window 2", "policies"])
+def test_links_that_lead_to_each_other_are_refused(command: str, local: Path, here: Path) -> None:
+    (here / "a.csv").symlink_to("b.csv")
+    (here / "b.csv").symlink_to("a.csv")
+    done = run(*(local if word == "{}" else word for word in command.split()), "-o", "a.csv")
+    assert (done.exit_code, done.stderr) == (
+        1,
+        "Error: a.csv cannot be used: its links lead to each other\n",
+    )
+    with pytest.raises(TraceError, match="lead to each other"):
+        work_of(Path("a.csv"))
+    with pytest.raises(TraceError, match="lead to each other"), Kept(Path("a.csv")):
+        pass
+    (here / "c.csv").symlink_to("gone/c.csv")
+    assert "there is no folder" in run("policies", "-o", "c.csv").stderr

@@ -3,9 +3,12 @@
 import re
 
 # Before an @ of Azure stands the container.
-_PASSWORD = re.compile(r"(?<=://)(?<!abfs://)(?<!abfss://)(?<!\baz://)[^\s/?#]*@", re.IGNORECASE)
+# Of a URL that went through a path one slash is left.
+_PASSWORD = re.compile(
+    r"(?:(?<=://)|(?<=\w\w:/)(?!/))(?<!abfs://)(?<!abfss://)(?<!\baz://)[^\s/?#]*@", re.IGNORECASE
+)
 _QUERY = re.compile(
-    r"""(https?://[^\s?'"]*\?)
+    r"""(https?://?[^\s?'"]*\?)
     (?!\.{3,4}(?:[\s:;,)'"]|$))  # of a message in a message
     [^\s'"]+?(?=[:;,.)]*(?:[\s'"]|$))""",
     re.IGNORECASE | re.VERBOSE,
@@ -37,7 +40,7 @@ def one_line(text: str) -> str:
 def without_credentials(text: str) -> str:
     """Return a text without the users, passwords and queries of its URLs: messages end up in logs,
     and the query of a presigned URL opens its file to anybody."""
-    return _QUERY.sub(r"\1...", _PASSWORD.sub("", text)) if "://" in text else text
+    return _QUERY.sub(r"\1...", _PASSWORD.sub("", text)) if ":/" in text else text
 
 
 def install(extra: str) -> str:

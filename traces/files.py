@@ -6,6 +6,7 @@ import secrets
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from errno import ELOOP
 from io import BufferedReader
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -42,7 +43,7 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
         if not is_file(target):
             yield target
             return
-        target = target.resolve()
+        target = resolved(target)
         temporary = target.with_name(f".{target.stem}-{secrets.token_hex(4)}{target.suffix}")
         try:
             yield temporary
@@ -80,6 +81,17 @@ def opened(path: str | os.PathLike[str], what: str = "file") -> Iterator[Buffere
         raise TraceError(f"{path} does not exist") from None
     except OSError as error:
         raise TraceError(f"{path} cannot be read: {error.strerror or error}") from error
+
+
+def local_file(path: "str | os.PathLike[str]") -> Path:
+    """Return the path of a file on this machine. Raises TraceError for a URL."""
+    place = place_of(path)
+    if isinstance(place, Url):
+        raise TraceError(
+            f"{place} is a URL, and only traces and results are read from there: download it, and"
+            " name the file"
+        )
+    return place
 
 
 class Version(NamedTuple):
@@ -178,7 +190,9 @@ def refuse_unwritable(path: str | os.PathLike[str]) -> None:
         raise TraceError(f"{path} cannot be written: there is no folder {target.parent}")
     if target.exists() and not os.access(target, os.W_OK):
         raise TraceError(f"{path} cannot be written: it is write-protected")
-    folder = target.resolve().parent  # that of a link's target
+    folder = resolved(target).parent  # that of a link's target
+    if not folder.is_dir():
+        raise TraceError(f"{path} cannot be written: there is no folder {folder}")
     if is_file(target) and not os.access(folder, os.W_OK | os.X_OK):
         raise TraceError(f"{path} cannot be written: the folder {folder} is write-protected")
 
@@ -190,8 +204,18 @@ def work_of(output: Path) -> Path:
         whole = without_credentials(str(output)).encode()
         digest = hashlib.sha256(whole).hexdigest()[:8]
         return Path(f"{output.stem}-{digest}{output.suffix}.partial")
-    target = output.resolve() if output.is_symlink() and is_file(output) else output
+    target = resolved(output) if output.is_symlink() and is_file(output) else output
     return target.with_name(f"{target.name}.partial")
+
+
+def resolved(path: Path) -> Path:
+    """Return the path without links. Raises TraceError for links that lead to each other."""
+    try:
+        path.stat()
+    except OSError as error:
+        if error.errno == ELOOP:
+            raise TraceError(f"{path} cannot be used: its links lead to each other") from None
+    return path.resolve()
 
 
 def is_file(target: Path) -> bool:

@@ -9,6 +9,7 @@ from pathlib import Path
 from platform import node
 
 from hisparse_sim.traces.errors import TraceError
+from hisparse_sim.traces.files import resolved
 from hisparse_sim.traces.terminal import printable
 
 try:
@@ -27,7 +28,7 @@ def locked(path: Path, work: str) -> Callable[[], None]:
     """
     if fcntl is None:
         return _nothing
-    target = path.resolve()
+    target = resolved(path)
     lock = target.with_name(f".{target.name}.lock")
     while True:
         try:

@@ -79,7 +79,7 @@ def info() -> None:
 
 
 @gpu.command()
-@click.argument("trace", type=click.Path(path_type=Path))
+@click.argument("trace", type=click.Path())
 @click.option("--kernel", type=KERNEL, default="native", show_default=True, help="Swap-in kernel.")
 @_number("--buffer", 4096, "Hot buffer size in slots per request and layer.")
 @_number("--batch", 1, "Requests per batch.")
@@ -104,7 +104,7 @@ def info() -> None:
 @output_option(Output(".json", ".parquet", ""), "Write all steps here.")
 @quiet_option
 def replay(
-    trace: Path,
+    trace: str,
     kernel: str,
     buffer: int,
     batch: int,
@@ -133,7 +133,7 @@ def replay(
         "buffer": buffer, "batch": batch, "layers": layers, "steps": steps, "start": start,
         "entry_bytes": entry_bytes, "check": check,
     }  # fmt: skip
-    opened = open_traces([str(trace)], None)[0]
+    opened = open_traces([trace], None)[0]
     if gpus == 1:
         done = replay_trace(opened, kernel, **options)
     else:

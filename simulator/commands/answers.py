@@ -15,6 +15,7 @@ from hisparse_sim.simulator.commands.replay_options import open_traces_or_facts
 from hisparse_sim.simulator.serving.scenario import Scenario
 from hisparse_sim.traces.commands.options import in_options
 from hisparse_sim.traces.commands.values import refuse_without
+from hisparse_sim.traces.errors import without_credentials
 from hisparse_sim.traces.terminal import note
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ def call_of(command: click.Command, chosen: Mapping[str, Any]) -> str:
     for option, value in values.items():
         for one in value if isinstance(value, tuple) else (value,):
             text = f"{one:g}" if isinstance(one, float) else str(one)
-            words += [option] if one is True else [option, shlex.quote(text)]
+            words += [option] if one is True else [option, shlex.quote(without_credentials(text))]
     return " ".join(words)
 
 
@@ -120,7 +121,7 @@ def write_document(
         "trace": origin.name,
         "provenance": origin.provenance,
         "trace_sha256": origin.sha256,
-        "parameters": {k: v for k, v in given(options).items() if v is not None},
+        "parameters": {k: tables.shown(v) for k, v in given(options).items() if v is not None},
         "version": version("hisparse-sim"),
     }
     tables.write_document(stamp | found, output)

@@ -38,7 +38,7 @@ def _shapes() -> Iterable[str]:
 )
 @click.option(
     "--fit",
-    type=click.Path(path_type=Path),
+    type=click.Path(),
     help="A file that `observe --profile` wrote: the profile fitted to the counters.",
 )
 @click.option(
@@ -47,9 +47,7 @@ def _shapes() -> Iterable[str]:
     help="Model whose layers, top_k and unit the trace has, with the locality of the profile.  "
     "[default profile: the one that stands for it in plans]",
 )
-@click.option(
-    "--profiles", type=click.Path(path_type=Path), help="With --like: TOML file with your models."
-)
+@click.option("--profiles", type=click.Path(), help="With --like: TOML file with your models.")
 @click.option(
     "--shape", type=Name(_shapes), help="An extreme pattern instead of a profile, for tests."
 )
@@ -83,9 +81,9 @@ def _shapes() -> Iterable[str]:
 @quiet_option
 def synth(
     profile: str | None,
-    fit: Path | None,
+    fit: str | None,
     like: str | None,
-    profiles: Path | None,
+    profiles: str | None,
     shape: str | None,
     output: Path,
     force: bool,

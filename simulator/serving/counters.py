@@ -16,7 +16,6 @@ index) in `distributed/kv_transfer/kv_connector/v1/hisparse`; `v1/spec_decode/me
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from hisparse_sim.traces import TraceError
 from hisparse_sim.traces.bounded_http import get
@@ -287,7 +286,7 @@ def _text(source: str) -> str:
     if is_address(source):
         content = get(source, _TIMEOUT_S, _LARGEST_BYTES)
     else:
-        with opened(Path(source)) as file:
+        with opened(source) as file:
             content = file.read(_LARGEST_BYTES + 1)
     if len(content) > _LARGEST_BYTES:
         raise TraceError(f"{source} is larger than {_LARGEST_BYTES >> 20} MB: no such text is")

@@ -30,6 +30,7 @@ from hisparse_sim.traces.demand import Ints
 from hisparse_sim.traces.file.columns import QUERY
 from hisparse_sim.traces.file.layer_types import stands_for
 from hisparse_sim.traces.file.units import TOKEN, plural, refuse_blocks
+from hisparse_sim.traces.remote import place_of
 from hisparse_sim.traces.synth.generated import GeneratedTrace
 
 QUANTILES = 65  # of a layer's misses per step: 0, 1/64, ..., 1
@@ -299,7 +300,7 @@ def read_miss_curve(
     negative, above 1), holds several traces, starts, seeds or selections of one trace, counts no
     tokens, or follows other rules than those of the plain replay.
     """
-    file, policy = Path(path), get_policy(policy).name
+    file, policy = place_of(path), get_policy(policy).name
     of_facts = file.suffix.lower() == ".parquet" and is_facts(file)
     try:
         rows = _counted_rows(file, start) if of_facts else read_rows(file)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from hisparse_sim.simulator.serving.aiconfigurator import ask_aiconfigurator
 from hisparse_sim.simulator.serving.hardware import Hardware
 from hisparse_sim.simulator.serving.model import Model
@@ -30,7 +28,7 @@ def steps_for(
     modelled. Raises ProfileError if the machine's peak rates are not known either.
     """
     if source not in (None, AICONFIGURATOR, ROOFLINE):
-        return load_step_times(model.name, hardware.name, layout, kv_dtype, Path(source or ""))
+        return load_step_times(model.name, hardware.name, layout, kv_dtype, source)
     kv_dtype = "fp8" if kv_dtype == "fp8-raw" else kv_dtype  # the same arithmetic on fewer bytes
     measured = hardware.step_times
     if source == AICONFIGURATOR:

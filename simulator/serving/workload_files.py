@@ -25,7 +25,7 @@ from hisparse_sim.simulator.serving.workload import (
 from hisparse_sim.simulator.serving.workload_formats import FORMATS, Format
 from hisparse_sim.traces import TraceError
 from hisparse_sim.traces.documents import MOST_COUNT, unique
-from hisparse_sim.traces.files import opened
+from hisparse_sim.traces.files import local_file, opened
 
 _LONGEST_LINE_BYTES = 256 << 20  # bench_serving writes a whole run, with its texts, in one line
 _LATEST_S = 1e10  # centuries
@@ -103,7 +103,7 @@ def read_workload(path: str | Path) -> Recorded:
     Raises TraceError, naming file and row, if it is in none of them, or a length or a time is
     missing, negative or no number.
     """
-    file = Path(path)
+    file = local_file(path)
     with opened(file) as source:
         start = source.read(1 << 16).removeprefix(b"\xef\xbb\xbf").lstrip()
     if start[:1] == b"[":

@@ -16,6 +16,7 @@ import pandas as pd
 from hisparse_sim.simulator.replay.result_files import cell_of
 from hisparse_sim.simulator.views.sparks import bar, drawable
 from hisparse_sim.traces import atomic_path
+from hisparse_sim.traces.errors import without_credentials
 from hisparse_sim.traces.terminal import escaped
 
 FORMATS = ("table", "csv", "json", "jsonl", "parquet")
@@ -34,12 +35,17 @@ def stamped(
     `digests`: the SHA-256 of every trace by its name in the rows, where they do not hold it.
     `parameters`: options of the command that are not columns; None stands for the default.
     """
-    given = {name: value for name, value in parameters.items() if value is not None}
+    given = {name: shown(value) for name, value in parameters.items() if value is not None}
     if "trace_sha256" not in rows:
         rows = rows.assign(trace_sha256=rows["trace"].map(digests))
     if "seed" not in rows:  # facts keep the seed that they were counted with
         rows = rows.assign(seed=seed)
     return rows.assign(parameters=json.dumps(given), version=version("hisparse-sim"))
+
+
+def shown(parameter: Any) -> Any:
+    """Return a parameter as it is written with results: a URL without credentials."""
+    return without_credentials(parameter) if isinstance(parameter, str) else parameter
 
 
 def write_rows(rows: pd.DataFrame, form: str, output: Path | None) -> None:

@@ -22,7 +22,7 @@ from hisparse_sim.traces.terminal import note, wrote
 
 
 @click.command()
-@click.argument("source", type=click.Path(path_type=Path))
+@click.argument("source", type=click.Path())
 @click.option("--from", "form", metavar="FORMAT", help="One of the above.  [default: detected]")
 @trace_output_option
 @force_option
@@ -58,7 +58,7 @@ from hisparse_sim.traces.terminal import note, wrote
 @provenance_option
 @quiet_option
 def convert(
-    source: Path, form: str | None, output: Path, force: bool, quiet: bool, **options: Any
+    source: str, form: str | None, output: Path, force: bool, quiet: bool, **options: Any
 ) -> None:
     """Make a trace file from what an engine or a script saved, or rewrite a trace file.
 

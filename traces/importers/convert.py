@@ -16,12 +16,18 @@ from hisparse_sim.traces.file.model_config import configured
 from hisparse_sim.traces.file.reader import open_trace
 from hisparse_sim.traces.file.units import TOKEN
 from hisparse_sim.traces.file.writer import TraceWriter
-from hisparse_sim.traces.files import holds_trace, opened, refuse_input, refuse_unwritable
+from hisparse_sim.traces.files import (
+    holds_trace,
+    local_file,
+    opened,
+    refuse_input,
+    refuse_unwritable,
+)
 from hisparse_sim.traces.importers import Options, get_importer
 from hisparse_sim.traces.importers.answers import BARE
 from hisparse_sim.traces.importers.importer import Importer
 from hisparse_sim.traces.publish import target_of
-from hisparse_sim.traces.remote import Url
+from hisparse_sim.traces.remote import Url, place_of
 from hisparse_sim.traces.terminal import printable
 
 TRACE = "trace"  # a trace file that is written again
@@ -53,10 +59,11 @@ def convert(
     Raises TraceError if the file is not what the format says, or for a missing provenance;
     ValueError for an unknown format, and for options that are wrong or have no meaning for it.
     """
-    source, target = Path(source), target_of(target)
+    source, target = place_of(source), target_of(target)
     if form == TRACE or (form is None and holds_trace(source)):
         given = {"model": model, "dataset": dataset, "config": config, **options}
         return _written_again(source, target, provenance, lz4, progress, given)
+    source = local_file(source)
     importer = get_importer(form or guess_form(source))
     provenance = provenance or importer.provenance
     if provenance is None:

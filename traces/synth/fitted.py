@@ -2,7 +2,6 @@
 
 import os
 from dataclasses import replace
-from pathlib import Path
 from typing import NamedTuple
 
 from hisparse_sim.traces.documents import read_json
@@ -24,7 +23,7 @@ def read_fit(path: str | os.PathLike[str]) -> Fitted:
 
     Raises TraceError if the file holds no fit, or one that this release does not understand.
     """
-    found = read_json(Path(path))
+    found = read_json(path)
     fit = found.get("fit") if isinstance(found, dict) else None
     if not isinstance(fit, dict):
         raise TraceError(
