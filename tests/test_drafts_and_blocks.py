@@ -15,6 +15,8 @@ from hisparse_sim.cli import cli
 from hisparse_sim.policies import get_policy
 from hisparse_sim.simulator.serving.costs import model_of
 from hisparse_sim.simulator.serving.demand import profile_like
+from hisparse_sim.simulator.serving.deployment import Deployment
+from hisparse_sim.simulator.serving.memory import Capacity
 from hisparse_sim.simulator.serving.misses import layer_misses
 from hisparse_sim.simulator.serving.models import load_model
 from hisparse_sim.simulator.serving.scenario import Scenario
@@ -111,6 +113,42 @@ def test_misses_of_a_step_of_drafts_are_those_of_a_sweep(drafts: Path) -> None:
     assert later.mean == pytest.approx(kept["misses"].mean())
     with pytest.raises(ValueError, match="a policy of its own"):
         layer_misses(drafts, "arc", 32)
+
+
+def test_a_step_is_of_one_token_whatever_a_position_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 1,024 tokens 40 are output, not 40 blocks of 128."""
+    asked: list[tuple[int, ...]] = []
+    capacity = Deployment.capacity
+
+    def noted(deployment: Deployment, ratio: int, size: int, *tokens: int) -> Capacity:
+        asked.append(tokens)
+        return capacity(deployment, ratio, size, *tokens)
+
+    monkeypatch.setattr(Deployment, "capacity", noted)
+    parts = [drift(steps=40, first_seq_len=8, growth=0)]
+    trace = write(tmp_path / "t.parquet", parts, metadata(unit="block128", model="MiniMax-M3"))
+    setting: dict[str, Any] = {"ratios": 2, "model": "minimax-m3", "compare_min": False}
+    assert hs.sweep(trace, "lru", 16, **setting).rows["requests_per_gpu"][0] > 0
+    hs.sweep(trace, "lru", 16, output_len=64, **setting)
+    assert [tokens for tokens in asked if len(tokens) == 2] == [(1024, 40), (1088, 104)]
+
+
+def test_requests_that_do_not_grow_fit_too(tmp_path: Path) -> None:
+    parts = [drift(steps=40, first_seq_len=20, growth=0)]
+    trace = write(tmp_path / "t.parquet", parts, metadata(model="GLM-5.1"))
+    rows = hs.sweep(trace, "lru", 16, ratios=2, compare_min=False).rows
+    assert rows["requests_per_gpu"][0] > 0
+
+
+def test_drafts_that_cannot_be_name_the_trace(tmp_path: Path) -> None:
+    trace = write(tmp_path / "t.parquet", [drift(steps=5)])
+    code, said = run("sweep", trace, "--buffer", 32, "--draft-tokens", 6)
+    assert (code, said) == (
+        1,
+        f"Error: {trace}: request 'a', layer 0 has 5 steps, too few for 6 queries",
+    )
 
 
 @pytest.mark.parametrize("unit", ["block4", "block16", "c4"])

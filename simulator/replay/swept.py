@@ -82,7 +82,7 @@ class Sweep(Shown):
 
     @property
     def longest_request(self) -> int:
-        """Tokens of the longest request at its last step."""
+        """Positions of the longest request at its last step."""
         return max((piece.last_seq_len for piece in self.pieces), default=0)
 
     @property

@@ -134,7 +134,8 @@ def add_costs(
     check_costs(ratios)
     entry_bytes = deployment.entry_bytes * model.position_tokens
     tokens = swept.longest_request * model.position_tokens
-    generated = swept.longest_output * model.position_tokens + output_len
+    # A step is of one token, whatever a position holds; `seq_len` of a trace need not grow.
+    generated = min(swept.longest_output, tokens - 1) + output_len
     priced = []
     for ratio in ratios:
         block = rows.copy()

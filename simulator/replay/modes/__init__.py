@@ -87,7 +87,10 @@ class Mode:
     def steps(self, trace: Trace, demand: Demand) -> Demand:
         """Return the demand with the queries of its steps."""
         if demand.query is None and self.queries(trace) > 1:
-            return drafted(demand, self.queries(trace), self.acceptance_length)
+            try:
+                return drafted(demand, self.queries(trace), self.acceptance_length)
+            except TraceError as error:
+                raise TraceError(f"{trace.path}: {error}") from None
         return demand
 
     def replay(
