@@ -355,7 +355,7 @@ def test_synthetic_layers_that_share_an_index(tmp_path: Path) -> None:
     [
         (["--full-layers", "1,2"], "layer 0 must be one of full_layers"),
         (["--full-layers", "0,78"], "there is no layer 78"),
-        (["--full-layers", "0", "--layer", "5"], "none of the layers asked for has an index"),
+        (["--full-layers", "0,2", "--layer", "5"], "has an index: choose from 0, 2"),
         (
             ["--draft-tokens", "2", "--acceptance-length", "2.5"],
             "of 2 draft tokens 1 to 2 are accepted",

@@ -224,7 +224,8 @@ def synthesize(
     if types is not None:
         layers = [layer for layer in layers if types[layer] == FULL]
         if not layers:
-            raise TraceError("none of the layers asked for has an index: name one of full_layers")
+            known = ", ".join(str(layer) for layer, kind in enumerate(types) if kind == FULL)
+            raise TraceError(f"none of the layers asked for has an index: choose from {known}")
     caveat = profile.stands_in
     if not caveat and profile != profiles().get(profile.name):
         caveat = "not for this file: its shape differs from the fitted one"
