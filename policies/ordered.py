@@ -57,12 +57,13 @@ def take_lowest(order: Order, step: Step, unused: int, keys: Floats) -> float:
         take_first(order, step, unused)
         return -np.inf
     limit = np.partition(keys[:unused], misses - 1)[misses - 1]
+    unordered = limit != limit  # too few keys are numbers: all are equal
     ties = misses  # slots with the highest key that are taken
     for i in range(unused):
         ties -= keys[i] < limit
     taken = 0
     for i in range(unused):
-        slot, tie = order.others[i], keys[i] == limit
+        slot, tie = order.others[i], keys[i] == limit or unordered
         if keys[i] < limit or (tie and ties > 0):
             ties -= tie
             step.victims[taken] = slot

@@ -219,6 +219,9 @@ def test_scores_and_ranks_behind() -> None:
     assert read.next_positions is not None
     assert read.scores.tolist() == [0.5] * 24
     assert read.next_positions.values.tolist() == [1, 2]
+    spoilt = pa.array([[0.5] * 8, [0.5] * 7 + [np.nan], [0.5] * 8], pa.list_(pa.float32()))
+    with pytest.raises(hs.TraceError, match="step 1: a score is NaN, not a number"):
+        trace_from_frame(rows.append_column("scores", spoilt))
     outside = rows.append_column("next_positions", pa.array([[99], [], []]))
     with pytest.raises(hs.TraceError, match=r"next_position 99 is outside \[0, seq_len = 64\)"):
         trace_from_frame(outside)

@@ -331,6 +331,7 @@ def test_optional_column_that_is_not_there(tmp_path: Path) -> None:
             "step 1: the row does not have as many scores as positions",
         ),
         ("scores", [[0.5], None, [0.5]], "step 1: scores is null"),
+        ("scores", [[0.5], [0.5, float("nan")], [0.5]], "step 1: a score is NaN, not a number"),
         ("next_positions", [[8], [10], [1]], "step 1: next_position 10 is outside [0, seq_len = "),
         ("next_positions", [[8], [None], [1]], "step 1: next_positions holds a null"),
     ],

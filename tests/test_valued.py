@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import reference_valued as rules
 from hypothesis import given, settings
@@ -12,9 +13,11 @@ from reference import Stream
 from streams import cases, demand_of
 from test_policies import expected, records
 
-from hisparse_sim.policies import get_policy
-from hisparse_sim.simulator.replay import replay_part
-from hisparse_sim.traces import Demand
+from hisparse_sim.policies import POLICIES, Policy, Step, get_policy
+from hisparse_sim.policies.hook import hook
+from hisparse_sim.policies.valued import Values, evict_least, values
+from hisparse_sim.simulator.replay import replay, replay_part
+from hisparse_sim.traces import Demand, trace_from_array, trace_from_frame
 from hisparse_sim.traces.demand import Ragged
 
 # Decays of one half, and scores and gains in halves: sums in floating point are then exact.
@@ -103,3 +106,37 @@ def test_equals_reference(
 ) -> None:
     stream, size = case
     assert_equals_reference(policy, rule, parameters, told(stream, chance), size)
+
+
+@pytest.mark.parametrize("name", [name for name, each in POLICIES.items() if each.needs_scores])
+def test_infinite_scores_are_the_largest_that_there_are(name: str) -> None:
+    frame = pd.DataFrame(
+        {
+            "request": "a",
+            "layer": 0,
+            "step": range(40),
+            "seq_len": 99,
+            "positions": [[step % 7, 20 + step % 5, 40 + step % 3] for step in range(40)],
+        }
+    )
+
+    def misses(largest: float) -> int:
+        scores = [[largest, 1.0, -largest], [-largest, -largest, 2.0], [largest] * 3] * 13
+        trace = trace_from_frame(frame.assign(scores=[*scores, [0.0, 1.0, 2.0]]))
+        return int(replay(trace, name, 6).misses.sum())
+
+    assert misses(np.inf) == misses(65504.0)
+
+
+@hook
+def _no_number(state: Values, step: Step, now: int) -> None:
+    for position in step.row:
+        state.of[position] = np.nan
+    evict_least(state, step)
+
+
+def test_values_that_are_no_numbers_are_equal() -> None:
+    """Slots that were not written went to the replay, which wrote beyond its arrays."""
+    mine = Policy("no-number", "", "", values, _no_number)
+    trace = trace_from_array([[1, 2], [20, 21], [22, 23], [24, 25], [20, 1]], prompt_len=50)
+    assert replay(trace, mine, 4).misses.tolist() == replay(trace, "lru", 4).misses.tolist()

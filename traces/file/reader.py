@@ -27,7 +27,7 @@ from hisparse_sim.traces.file.layout import parquet_container
 from hisparse_sim.traces.file.metadata import PROVENANCES, Metadata
 from hisparse_sim.traces.file.opening import completed, place, read_metadata, refuse_queries
 from hisparse_sim.traces.file.parts import Columns, Container, Part, Stored, decoding
-from hisparse_sim.traces.file.rules import RowError, Tally, check_rows, strip_padding
+from hisparse_sim.traces.file.rules import RowError, Tally, check_rows, finite, strip_padding
 from hisparse_sim.traces.file.units import first_growth
 from hisparse_sim.traces.files import Version, opened, sha256_of
 from hisparse_sim.traces.folders import is_folder, name_of
@@ -257,6 +257,7 @@ class Trace:
         if tally.padding:
             listed, kept = strip_padding(listed)
             scores = None if scores is None else scores[kept]
+        scores = None if scores is None else finite(scores, listed.offsets)
         following = None
         if "next_positions" in found:
             following = read_following(ragged(found["next_positions"], "next_positions"), seq_len)

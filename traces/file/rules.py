@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hisparse_sim.traces.demand import Ints, Longs, Ragged
 
@@ -151,3 +152,16 @@ def strip_padding(lists: Ragged) -> tuple[Ragged, np.ndarray]:
     before: Longs = np.zeros(len(kept) + 1, dtype=np.int64)
     np.cumsum(kept, out=before[1:])
     return Ragged(before[lists.offsets], lists.values[kept]), kept
+
+
+def finite(scores: NDArray[np.float16], offsets: Longs) -> NDArray[np.float16]:
+    """Return the scores of rows, infinite ones as the largest of float16, as captures store them:
+    policies subtract. Raises RowError for one that is not a number."""
+    if np.isfinite(scores).all():
+        return scores
+    wrong = np.isnan(scores)
+    if wrong.any():
+        row = int(np.searchsorted(offsets, wrong.argmax(), "right")) - 1
+        raise RowError(row, "a score is NaN, not a number")
+    limits = np.finfo(np.float16)
+    return np.clip(scores, limits.min, limits.max)

@@ -17,7 +17,7 @@ from hisparse_sim.traces.file.arrow import arrow_writer
 from hisparse_sim.traces.file.columns import QUERY, narrow
 from hisparse_sim.traces.file.digest import sealed
 from hisparse_sim.traces.file.metadata import KEY, Metadata
-from hisparse_sim.traces.file.rules import RowError, check_rows, strip_padding
+from hisparse_sim.traces.file.rules import RowError, check_rows, finite, strip_padding
 from hisparse_sim.traces.file.units import first_growth
 from hisparse_sim.traces.files import atomic_path
 from hisparse_sim.traces.folders import ARROW_SUFFIX
@@ -198,15 +198,16 @@ def _stripped(demand: Demand, about: Metadata, place: str) -> Demand:
         raise TraceError(f"{place}: there are not as many scores as positions")
     try:
         tally = check_rows(step, seq_len, listed, about.top_k, query, about.draft_tokens)
+        if tally.padding:
+            listed, kept = strip_padding(listed)
+            scores = None if scores is None else scores[kept]
+        scores = None if scores is None else finite(scores, listed.offsets)
     except RowError as error:
         raise TraceError(f"{place}, step {step[error.row]}: {error.what}") from None
     if demand.prompt_len > seq_len[0] - first_growth(about.unit):
         raise TraceError(
             f"{place}: seq_len {seq_len[0]} is not above prompt_len {demand.prompt_len}"
         )
-    if tally.padding:
-        listed, kept = strip_padding(listed)
-        scores = None if scores is None else scores[kept]
     following = demand.next_positions
     if following is not None:
         following, _ = strip_padding(_as_ragged(*following, f"{place}: next_positions"))
