@@ -71,16 +71,17 @@ def _module(path: Path, version: int) -> ModuleType:
     assert spec.loader is not None
     module = module_from_spec(spec)
     sys.modules[name] = module
+    before = list(sys.path)
     sys.path.insert(0, str(path.parent))  # a script's own folder, as for `python FILE.py`
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         del sys.modules[name]
         line = getattr(error, "lineno", None) or _line(error, path)
         said = f"{type(error).__name__}: {error}".strip().rstrip(":")
         raise PolicyError(f"{path}, line {line}: {said}") from error
     finally:
-        sys.path.remove(str(path.parent))
+        sys.path[:] = before
     return module
 
 
@@ -107,7 +108,7 @@ def _reread(file: str, kind: type[Configured], parameters: dict[str, Any]) -> Co
     return configured(from_file(file, kind), parameters)
 
 
-def _line(error: Exception, path: Path) -> int:
+def _line(error: BaseException, path: Path) -> int:
     """Return the line of the file where an error arose."""
     place, line = error.__traceback__, 0
     while place is not None:

@@ -60,6 +60,16 @@ class PolicyError(ValueError):
     """A policy that cannot be found, compiled or replayed: one sentence that says what to fix."""
 
 
+def check_texts(of: Any) -> None:
+    """Raise PolicyError for a policy or prefetcher without a name, or with texts that are none."""
+    for field in ("name", "summary", "reference"):
+        text = getattr(of, field)
+        if not isinstance(text, str):
+            raise PolicyError(f"the {field} of a {of.kind} is {text!r}, expected a text")
+    if not of.name.strip():
+        raise PolicyError(f"a {of.kind} has no name")
+
+
 @dataclass(frozen=True)
 class Policy:
     """An eviction policy.
@@ -98,6 +108,9 @@ class Policy:
     needs_next: bool = False
     parameters: Any = None
     kind: ClassVar[str] = "policy"  # what messages call it
+
+    def __post_init__(self) -> None:
+        check_texts(self)
 
     @property
     def base(self) -> str:

@@ -104,6 +104,18 @@ def test_it_may_import_its_neighbours(file: Path) -> None:
         ("mine.py", "x = 1", "mine.py defines no policy"),
         ("mine.py:MINE", "x = 1\ny = z\n", "mine.py, line 2: NameError: name 'z' is not defined"),
         ("mine.py:MINE", "x = 1\nif\n", "mine.py, line 2: SyntaxError: invalid syntax"),
+        ("mine.py:MINE", "import sys\nsys.exit(0)\n", "mine.py, line 2: SystemExit: 0"),
+        ("mine.py:MINE", "import sys\nsys.path.pop(0)\n", "mine.py defines no policy"),
+        (
+            "mine.py:MINE",
+            SOURCE.replace('"my-fifo"', "5"),
+            "PolicyError: the name of a policy is 5, expected a text",
+        ),
+        (
+            "mine.py:MINE",
+            SOURCE.replace("my-fifo", ""),
+            "PolicyError: a policy has no name",
+        ),
         ("mine.py:MINE", SOURCE.replace("my-fifo", "LRU"), "the name 'LRU' is taken; choose"),
         ("mine.py:MINE", SOURCE.replace("my-fifo", "min"), "the name 'min' is taken; choose"),
     ],

@@ -12,7 +12,15 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from hisparse_sim.policies.hook import hook
-from hisparse_sim.policies.policy import Bytes, Indices, Longs, PolicyError, Positions, Scores
+from hisparse_sim.policies.policy import (
+    Bytes,
+    Indices,
+    Longs,
+    PolicyError,
+    Positions,
+    Scores,
+    check_texts,
+)
 from hisparse_sim.simulator.replay.kernel import Rows
 
 
@@ -77,6 +85,9 @@ class Prefetcher:
     needs_next: bool = False
     parameters: Any = None
     kind: ClassVar[str] = "prefetcher"
+
+    def __post_init__(self) -> None:
+        check_texts(self)
 
     @property
     def base(self) -> str:
