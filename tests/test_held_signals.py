@@ -6,7 +6,9 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numba
@@ -67,7 +69,7 @@ def test_no_signal_is_lost_in_a_sweep_that_compiles(tmp_path: Path, name: str) -
     assert not list(tmp_path.glob("rows*"))
 
 
-def compiling(pressed: list[int]) -> int:
+def compiling(pressed: list[int], keep: bool = False) -> int:
     """Compile a loop, and press Ctrl-C in the first pass."""
 
     class Presses(event.Listener):
@@ -83,7 +85,7 @@ def compiling(pressed: list[int]) -> int:
         return 2 * number
 
     with event.install_listener("numba:run_pass", Presses()):
-        found: int = machine_code.compiled(double, keep=False)(4)
+        found: int = machine_code.compiled(double, keep)(4)
     return found
 
 
@@ -126,3 +128,105 @@ def test_other_threads_compile_as_before() -> None:
     thread.start()
     thread.join()
     assert found == [True]
+
+
+@pytest.fixture
+def answered() -> Iterator[list[tuple[int, bool, str]]]:
+    """Signals that handlers of the caller's answer: number, whether they are told the place, and
+    the thread."""
+    found: list[tuple[int, bool, str]] = []
+
+    def answer(number: int, frame: FrameType | None) -> None:
+        found.append((number, frame is not None, threading.current_thread().name))
+
+    taken = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
+    before = {number: signal.signal(number, answer) for number in taken}
+    yield found
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def a_pass() -> None:
+    with event.trigger_event("numba:run_pass"):
+        pass
+
+
+@pytest.mark.parametrize("ended", [a_pass, lambda: None], ids=["in a pass", "at the end"])
+def test_every_signal_is_answered_in_its_order(
+    answered: list[tuple[int, bool, str]], ended: Callable[[], None]
+) -> None:
+    came = [signal.SIGINT, signal.SIGTERM, signal.SIGALRM, signal.SIGINT]
+    with held_signals():
+        for number in came:
+            signal.raise_signal(number)
+        assert not answered
+        ended()
+    assert answered == [(number, True, "MainThread") for number in came]
+
+
+def test_a_pass_of_another_thread_answers_none(answered: list[tuple[int, bool, str]]) -> None:
+    with held_signals():
+        signal.raise_signal(signal.SIGINT)
+        thread = threading.Thread(target=a_pass)
+        thread.start()
+        thread.join()
+    assert answered == [(signal.SIGINT, True, "MainThread")]
+
+
+@pytest.mark.usefixtures("answered")
+def test_the_handler_that_a_handler_sets_stays() -> None:
+    seconds = []
+
+    def second(number: int, _: Any) -> None:
+        seconds.append(number)
+
+    signal.signal(signal.SIGINT, lambda number, _: signal.signal(number, second))
+    with held_signals():
+        signal.raise_signal(signal.SIGINT)
+        a_pass()
+    assert signal.getsignal(signal.SIGINT) is second
+    signal.raise_signal(signal.SIGINT)
+    assert seconds == [signal.SIGINT]
+
+
+@pytest.mark.usefixtures("answered")
+def test_a_handler_that_compiles_does_not_wait_for_itself() -> None:
+    thread = threading.Thread(target=lambda: found.append(machine_code._COMPILER.acquire(False)))
+    found: list[Any] = []
+
+    def triple(number: int) -> int:
+        return 3 * number
+
+    def handler(number: int, _: Any) -> None:
+        thread.start()
+        thread.join()  # the lock is taken
+        if machine_code._COMPILER.acquire(blocking=False):  # but not from this thread
+            machine_code._COMPILER.release()
+            found.append(machine_code.compiled(triple, keep=False)(4))
+
+    signal.signal(signal.SIGINT, handler)
+    assert compiling([]) == 8
+    assert found == [False, 12]
+
+
+@pytest.mark.usefixtures("answered")
+def test_what_a_handler_raises_is_no_error_of_the_compiler(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+
+    def late(number: int, _: Any) -> None:
+        raise TimeoutError("that was long")
+
+    signal.signal(signal.SIGINT, late)
+    with pytest.raises(TimeoutError, match="that was long"):
+        compiling([], keep=True)
+    assert signal.getsignal(signal.SIGINT) is late
+
+
+def test_without_handlers_the_compiler_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(number: int, handler: Any) -> None:
+        raise ValueError("signal only works in main thread of the main interpreter")
+
+    monkeypatch.setattr(signal, "signal", refused)
+    assert compiling([1]) == 8

@@ -38,7 +38,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _SEAL = "seal.json"
 _KEPT_DAYS = 90  # a folder is removed after that; what is still in use is compiled once more
-_COMPILER = threading.Lock()  # one loop at a time: where its files go is a global of Numba
+_COMPILER = threading.RLock()  # one thread at a time: where files go is a global of Numba
 
 
 def compiled(function: F, keep: bool = True) -> F:
