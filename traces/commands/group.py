@@ -4,11 +4,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 128 + the number of the signal that
 """
 
 import os
-import signal
 import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from difflib import get_close_matches
 from importlib import import_module
 from io import TextIOWrapper
@@ -17,6 +13,7 @@ from typing import Any
 import click
 
 from hisparse_sim.traces.commands.options import in_options
+from hisparse_sim.traces.commands.signals import signals_end
 from hisparse_sim.traces.terminal import escaped
 
 
@@ -75,7 +72,7 @@ class Group(click.Group):
         if isinstance(sys.stdout, TextIOWrapper) and sys.stdout.errors == "strict":
             sys.stdout.reconfigure(errors="backslashreplace")  # for ids on a terminal without UTF-8
         try:
-            with _signals_end():
+            with signals_end():
                 return super().invoke(ctx)
         except KeyboardInterrupt as error:
             raise Interrupted(escaped(str(error)) or "interrupted") from None
@@ -105,24 +102,3 @@ class Group(click.Group):
         """Return what an error of the library says, in the options of the command that ran."""
         command = self.get_command(ctx, ctx.invoked_subcommand or "")
         return escaped(str(error) if command is None else in_options(str(error), command))
-
-
-@contextmanager
-def _signals_end() -> Iterator[None]:
-    """Let signals that ask a program to end clean up as Ctrl-C does; exit with 128 + their number,
-    as shells report it."""
-
-    def end(number: int, _: Any) -> None:
-        raise SystemExit(128 + number)
-
-    taken = {}
-    if threading.current_thread() is threading.main_thread():
-        for name in ("SIGTERM", "SIGHUP"):  # not the latter on Windows
-            number = getattr(signal, name, None)
-            if number is not None and signal.getsignal(number) == signal.SIG_DFL:
-                taken[number] = signal.signal(number, end)
-    try:
-        yield
-    finally:
-        for number, handler in taken.items():
-            signal.signal(number, handler)
