@@ -13,6 +13,7 @@ from make_traces import drift, metadata, write
 import hisparse_sim as hs
 from hisparse_sim.cli import cli
 from hisparse_sim.policies import get_policy
+from hisparse_sim.simulator.replay.modes.sglang import scratch_tokens
 from hisparse_sim.simulator.serving.costs import model_of
 from hisparse_sim.simulator.serving.demand import profile_like
 from hisparse_sim.simulator.serving.deployment import Deployment
@@ -165,37 +166,57 @@ def test_resident_tokens_of_blocks_are_those_of_a_sweep(tmp_path: Path, unit: st
     assert found.mean < bare["misses_per_step"].iloc[0]
 
 
-def test_plans_take_the_misses_of_the_drafts_of_a_trace(drafts: Path) -> None:
-    stated: dict[str, Any] = {"draft_tokens": 3, "acceptance_length": 2.0}
+@pytest.mark.parametrize("stated", [{}, {"draft_tokens": 3, "acceptance_length": 2.0}])
+def test_plans_take_the_drafts_of_a_trace(stated: dict[str, Any], drafts: Path) -> None:
     found = Scenario(trace=drafts, **stated).resolve("hisparse", get_policy("lru"))
     speculation = found.setting.speculation
     assert speculation is not None
+    assert (speculation.draft_tokens, speculation.acceptance_length) == (3, 2.0)
     assert speculation.misses_times == 1
     assert str(speculation).endswith("misses of their union as replayed")
     assert found.notes[0].endswith(
-        "(GLM-5.1, synthetic), with its drafts and the engine's own policy for them"
+        "(GLM-5.1, synthetic), with its drafts and epoch-clock, the engine's policy for them"
     )
-    plain = Scenario(**stated).resolve("hisparse", get_policy("lru")).setting.speculation
-    assert plain is not None
-    assert plain.misses_times == 3
 
 
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ("", "has 3 queries a step (speculative decoding): give --draft-tokens 3 and, as"),
-        ("--draft-tokens 2 --acceptance-length 2", "has 3 draft tokens a step, and --draft-tokens"),
+        ("--draft-tokens 2", "has 3 draft tokens a step, not 2: leave --draft-tokens out"),
         (
-            "--draft-tokens 3 --acceptance-length 2 --union-misses 2",
-            "tell the misses of their union: leave --union-misses out",
+            "--acceptance-length 1.9",
+            "2.00 tokens of a step were accepted, not 1.9: leave",
+        ),
+        (
+            "--draft-tokens 3 --acceptance-length 2.5",
+            "says itself that 2.00 tokens of a step were accepted, not 2.5: leave --acceptance",
         ),
     ],
 )
-@pytest.mark.parametrize("command", ["plan", "serve"])
-def test_plans_want_the_drafts_that_the_trace_has(
+@pytest.mark.parametrize("command", ["sweep", "curve", "plan --trace", "serve --trace"])
+def test_a_trace_says_itself_which_drafts_it_has(
     command: str, options: str, sentence: str, drafts: Path
 ) -> None:
-    code, said = run(command, "--trace", drafts, *options.split())
+    code, said = run(*command.split(), drafts, *options.split())
+    assert code == 2
+    assert sentence in said
+
+
+def test_what_the_trace_says_may_be_stated(drafts: Path) -> None:
+    words = ["sweep", drafts, "--buffer", 32, "--model", "glm-5.1"]
+    first = run(*words)
+    assert first[0] == 0
+    assert run(*words, "--draft-tokens", 3, "--acceptance-length", 2) == first
+    assert run(*words, "--acceptance-length", 2) == first
+    # The buffer, the reserved page, and the scratch area: n x top_k, in whole pages.
+    swept = hs.sweep(drafts, "epoch-clock", 32, model="glm-5.1", compare_min=False).rows
+    scratch = scratch_tokens(3, load_model("glm-5.1").top_k, 32)
+    assert swept["hot_buffer_bytes"].tolist() == [(32 + 64 + scratch) * 78 * 1152]
+
+
+def test_the_union_of_drafts_is_not_stated_beside_them(drafts: Path) -> None:
+    code, said = run("plan", "--trace", drafts, "--union-misses", 2)
+    sentence = "tell the misses of their union: leave --union-misses out"
     assert code == 2
     assert sentence in said
 
@@ -220,7 +241,7 @@ def test_costs_of_blocks_are_those_of_the_model_that_the_trace_names(tmp_path: P
 @pytest.mark.parametrize(
     ("model", "unit", "words", "sentence"),
     [
-        ("Qwen QSA", "block4", "plan --trace FILE", "its own model is qsa, name that with --model"),
+        ("Qwen QSA", "block4", "plan --trace FILE --model glm-5.1", "its own model is qsa, name"),
         ("x", "block4", "plan --trace FILE", "one that selects blocks of 4 tokens (qsa)"),
         ("x", "block4", "sweep FILE --ratio 2", "x has no profile, from which costs follow: name"),
         ("x", "block8", "sweep FILE --ratio 2", "no profile selects blocks of 8 tokens"),

@@ -394,7 +394,11 @@ def test_the_plain_replay_is_no_mode(tmp_path: Path) -> None:
     ("queries", "settings_", "sentence"),
     [
         (3, {"draft_tokens": 2}, "has 3 draft tokens a step, not 2"),
-        (3, {"acceptance_length": 2.0}, "says itself what was accepted"),
+        (
+            3,
+            {"acceptance_length": 2.0},
+            "says itself that 3.00 tokens of a step were accepted",
+        ),
         (1, {"acceptance_length": 2.0}, "give `draft_tokens`, too"),
         (1, {"draft_tokens": 2, "acceptance_length": 2.5}, "of 2 draft tokens 1 to 2 are accepted"),
         (1, {"draft_tokens": 64}, "must be from 1 to 63"),

@@ -8,12 +8,18 @@ of a wrong draft would have selected is not in such a trace.
 """
 
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hisparse_sim.traces.demand import Demand, Longs
 from hisparse_sim.traces.errors import TraceError
+from hisparse_sim.traces.file.columns import QUERY
+
+if TYPE_CHECKING:
+    from hisparse_sim.traces.file.reader import Trace
+
+STATED_WITHIN = 0.05  # an acceptance length is stated with one decimal place
 
 
 def check_accepted(accepted: float, draft_tokens: int) -> None:
@@ -22,6 +28,39 @@ def check_accepted(accepted: float, draft_tokens: int) -> None:
         raise ValueError(
             f"{accepted:g} accepted tokens a step: of {draft_tokens} draft tokens 1 to"
             f" {draft_tokens} are accepted"
+        )
+
+
+def accepted_per_step(trace: "Trace") -> float:
+    """Return the mean tokens that a step of a trace with drafts accepts; nan if none has a step
+    after it. All layers of a request have the same steps, so that one is read."""
+    accepted = accepting = 0
+    for part in {part.request: part for part in trace.parts}.values():
+        demand = trace.read(part, {QUERY})
+        lengths = demand.seq_len[demand.first_rows]
+        accepted += int(lengths[-1] - lengths[0]) if len(lengths) else 0
+        accepting += max(len(lengths) - 1, 0)
+    return accepted / accepting if accepting else float("nan")
+
+
+def check_stated(
+    trace: "Trace", draft_tokens: int | None = None, acceptance_length: float | None = None
+) -> None:
+    """Raise ValueError if what is stated of the drafts of a trace that has some is not what it
+    says itself."""
+    own = trace.metadata.draft_tokens
+    if draft_tokens not in (None, own):
+        raise ValueError(
+            f"{trace.path} has {own} draft tokens a step, not {draft_tokens}: leave `draft_tokens`"
+            " out"
+        )
+    if acceptance_length is None:
+        return
+    accepted = accepted_per_step(trace)
+    if abs(acceptance_length - accepted) > STATED_WITHIN:
+        raise ValueError(
+            f"{trace.path} says itself that {accepted:.2f} tokens of a step were accepted, not"
+            f" {acceptance_length:g}: leave `acceptance_length` out"
         )
 
 

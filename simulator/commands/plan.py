@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from hisparse_sim.simulator.commands.answers import (
 from hisparse_sim.simulator.commands.load_options import load_options, mode_choice, target_options
 from hisparse_sim.simulator.commands.serve import serve
 from hisparse_sim.simulator.commands.setting_options import deployment_options, policy_option
-from hisparse_sim.traces.commands.options import counter, output_form, output_options
+from hisparse_sim.traces.commands.options import counter, in_options, output_form, output_options
 from hisparse_sim.traces.commands.values import Number, refuse_without, several
 from hisparse_sim.traces.terminal import wrote
 
@@ -61,9 +62,7 @@ from hisparse_sim.traces.terminal import wrote
 @click.option(
     "--mode",
     type=mode_choice(),
-    default="hisparse",
-    show_default=True,
-    help="How swap-in and compute overlap; see `serve`.",
+    help="How swap-in and compute overlap; see `serve`.  [default: the engine's with this model]",
 )
 @policy_option
 @click.option("--config", metavar="JSON", help="Check this --hisparse-config instead.")
@@ -111,6 +110,8 @@ def plan(
             concurrency=options["concurrency"] or api.DEFAULT_CONCURRENCY,
             **scenario_of(options),
         )
+        command = click.get_current_context().command
+        findings = [replace(one, text=in_options(one.text, command)) for one in findings]
         if form == "table":
             show_findings(findings, output)
         else:
@@ -133,7 +134,7 @@ def plan(
     searched = {"buffer": buffers, "ratio": ratios, "candidates": candidates}
     if resident_tokens is not None:
         searched["resident_tokens"] = resident_tokens
-    again = "" if found.best is None else call_of(serve, _chosen(found.best, options["mode"]))
+    again = "" if found.best is None else call_of(serve, _chosen(found.best, found.setting.mode))
     if form == "table":
         rows = found.rows(candidates)
         show_plan(found, rows, found.setting, found.aim, again, found.notes, output)

@@ -63,9 +63,10 @@ workers_options = combined(
 def replay_options(
     known: Callable[[], Iterable[str]] = _swept_policies,
     sizes: str = "1, 2 and 3",
+    otherwise: str = "; with drafts, resident tokens or vLLM the engine's default",
 ) -> Callable[[Any], Any]:
     """Return the options of what is replayed: `known` policies; by default buffers of `sizes`
-    times the top_k."""
+    times the top_k, `otherwise` others."""
     return combined(
         click.option(
             "--policy",
@@ -84,7 +85,7 @@ def replay_options(
             callback=several(int, least=1),
             help="Hot buffer sizes in slots per request and layer, such as 4096,6k or "
             f"2048:8192:1024 (k is 1,024).  [default: {sizes} times the largest top_k of the "
-            "traces]",
+            f"traces{otherwise}]",
         ),
         any_start_option,
         selection_options,
@@ -121,7 +122,8 @@ mode_options = combined(
         type=Number(0, 2**31 - 1),
         default=0,
         show_default=True,
-        help="Tokens of a request that stay on the GPU, in front of its hot buffer.",
+        help="Tokens of a request that stay on the GPU, in front of its hot buffer: by SGLang's "
+        "rules the newest, by vLLM's the pages that it would release last.",
     ),
 )
 

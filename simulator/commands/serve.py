@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from hisparse_sim.simulator.commands.answers import asked, check_load, say, write
 from hisparse_sim.simulator.commands.load_options import load_options, mode_choice, target_options
 from hisparse_sim.simulator.commands.setting_options import deployment_options, policy_option
+from hisparse_sim.simulator.replay.mode_names import EPOCH_CLOCK
 from hisparse_sim.traces.commands.options import counter, in_options, output_form, output_options
 from hisparse_sim.traces.commands.values import Name, Number, several
 from hisparse_sim.traces.terminal import wrote
+
+if TYPE_CHECKING:
+    from hisparse_sim.simulator.serving.prediction import Setting
 
 _MODES = mode_choice("baseline")
 
@@ -27,7 +31,7 @@ _MODES = mode_choice("baseline")
     type=Name(lambda: _MODES.choices, listed=True),
     metavar=f"[{'|'.join(_MODES.choices)}]",
     callback=several(partial(_MODES.convert, param=None, ctx=None)),
-    help="Repeat, or separate by commas.  [default: baseline, hisparse, zero-cost]",
+    help="Repeat, or separate by commas.  [default: baseline, the engine's, zero-cost]",
 )
 @click.option(
     "--buffer", type=Number(1), help="device_buffer_size.  [default: twice the model's top-k]"
@@ -63,8 +67,9 @@ def serve(
     """Simulate serving over time: throughput, latency, and where the time goes.
 
     `plan` finds a buffer and a ratio. Modes: baseline keeps the whole KV cache on the GPU; hisparse
-    swaps in before every attention, as the engine does; prefetch and overlap hide copies behind
-    compute; zero-cost is the bound at which copies take no time.
+    swaps in before every attention; prefetch copies ahead for layers that share an index, as SGLang
+    does from 0.5.18 on without drafts; overlap hides copies behind attention; zero-cost is the
+    bound at which copies take no time.
 
     \b
     hisparse-sim serve --concurrency 8,16,32,64,128,256
@@ -99,7 +104,7 @@ def serve(
         before = (
             f"{load_line(served.setting, served.aim, instances=True)};"
             f" B {served.buffer:,}, ratio {options['ratio']}{_share(options)},"
-            f" {options['policy']}\n\n"
+            f" {_policy(served.setting, options)}\n\n"
         )
         show_served(served.rows, before, served.setting, served.aim, served.notes, output)
     else:
@@ -112,3 +117,9 @@ def serve(
 def _share(options: dict[str, Any]) -> str:
     tokens = options["resident_tokens"]
     return f", {tokens:,} resident tokens" if tokens else ""
+
+
+def _policy(setting: Setting, options: dict[str, Any]) -> str:
+    """The policy whose misses are replayed: with drafts the engine's for them."""
+    drafts = setting.speculation is not None and setting.speculation.replayed
+    return EPOCH_CLOCK if drafts else str(options["policy"])

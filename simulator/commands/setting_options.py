@@ -11,7 +11,7 @@ import click
 from click.core import ParameterSource
 
 from hisparse_sim.simulator.serving.engines import ENGINES, KNOWN, NEWEST, SGLANG, VLLM, load_engine
-from hisparse_sim.simulator.serving.scenario import MOST_INSTANCES, Scenario
+from hisparse_sim.simulator.serving.scenario import DEFAULT_MODEL, MOST_INSTANCES, Scenario
 from hisparse_sim.traces.commands.options import combined, provenance_option, quiet_option
 from hisparse_sim.traces.commands.values import Name, Number, Real
 
@@ -192,9 +192,8 @@ deployment_options = combined(
     click.option(
         "--model",
         type=Name(known_profiles("models", "blocks")),
-        default=Scenario.model,
-        show_default=True,
-        help="Model profile; see `hisparse-sim profiles`.",
+        help="Model profile; see `hisparse-sim profiles`.  [default: that of --trace, else"
+        f" {DEFAULT_MODEL}]",
     ),
     _machine_options,
     engine_option(replays=False),
@@ -243,18 +242,20 @@ deployment_options = combined(
     click.option(
         "--draft-tokens",
         type=Number(2),
-        help="Speculative decoding (MTP): tokens that a step verifies for each request.",
+        help="Speculative decoding (MTP): tokens that a step verifies for each request.  [default:"
+        " those of the trace]",
     ),
     click.option(
         "--acceptance-length",
         type=Real(1),
-        help="With --draft-tokens: tokens that a step yields on average.",
+        help="With --draft-tokens: tokens that a step yields on average.  [default: those of a"
+        " trace with drafts]",
     ),
     click.option(
         "--union-misses",
         type=Real(1),
-        help="With --draft-tokens: misses of a step over those of one token.  [default: as many as"
-        " the drafts]",
+        help="With --draft-tokens: misses of a step over those of one token.  [default: replayed;"
+        " with a miss curve or facts, as many as the drafts]",
     ),
     click.option(
         "--prefetch-recall",

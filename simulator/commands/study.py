@@ -109,7 +109,7 @@ time_options = combined(
 
 @click.command()
 @traces_argument
-@replay_options(known_policies, "1, 1.5, 2, 3 and 4")
+@replay_options(known_policies, "1, 1.5, 2, 3 and 4", "")
 @prefetch_options
 @time_options
 @output_options

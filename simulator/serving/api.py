@@ -9,14 +9,13 @@ from typing import Any
 import pandas as pd
 
 from hisparse_sim.policies import Policy, get_policy
-from hisparse_sim.simulator.mrc.counted import are_facts
 from hisparse_sim.simulator.serving import config_check
 from hisparse_sim.simulator.serving.candidates import Progress as PlanProgress
 from hisparse_sim.simulator.serving.config_check import Finding
 from hisparse_sim.simulator.serving.hardware import load_hardware
 from hisparse_sim.simulator.serving.load_and_targets import Aim
 from hisparse_sim.simulator.serving.plan import DEFAULT_RATIOS, make_plan
-from hisparse_sim.simulator.serving.prediction import Setting
+from hisparse_sim.simulator.serving.prediction import Setting, own_mode
 from hisparse_sim.simulator.serving.reproduce import Progress, origin_of, table
 from hisparse_sim.simulator.serving.reproduce import reproduce as redo
 from hisparse_sim.simulator.serving.results import Planned, Serving, with_origin
@@ -30,17 +29,17 @@ from hisparse_sim.simulator.serving.serving_rows import Progress as ServeProgres
 from hisparse_sim.simulator.serving.serving_rows import as_mode, refusals, serve_all
 from hisparse_sim.simulator.serving.setting_notes import (
     check_guess,
+    note_on_lengths,
     notes_on_setting,
     resident_within,
 )
 from hisparse_sim.simulator.serving.workload_files import Recorded, read_workload
 from hisparse_sim.simulator.serving.workload_notes import notes_on
+from hisparse_sim.simulator.serving.worth import other_policies
 from hisparse_sim.traces import OneTrace, as_trace
 from hisparse_sim.traces.arguments import switch, whole_number, whole_numbers
 
-DEFAULT_MODES = ("baseline", "hisparse", "zero-cost")
 DEFAULT_CONCURRENCY = 256  # over all ranks
-OTHER_POLICIES = ("fifo", "lru", "arc", "belady")  # whose misses the best pair is tried with
 LINKED = "gh200"  # the machine whose host link it is tried with
 
 
@@ -52,7 +51,7 @@ def plan(
     ratios: int | Iterable[int] | None = None,
     resident_tokens: int | Iterable[int] | None = None,
     any_layout: bool = False,
-    mode: str = "hisparse",
+    mode: str | None = None,
     policy: str | Policy = "lru",
     candidates: bool = False,
     progress: PlanProgress | None = None,
@@ -85,7 +84,7 @@ def plan(
         resident), in the layout of the scenario or in any that fits the machine. Resident are the
         newest tokens of a request, on the GPU beside its buffer.
     mode
-        How swap-in and compute overlap.
+        How swap-in and compute overlap (None: as in the engine with this model).
     max_tpot_ms, max_ttft_s, percentile, max_miss_rate
         Targets: for that percentile of the requests; misses as a share, 0 to 1.
     candidates
@@ -123,11 +122,11 @@ def plan(
         aim = aim.of_recorded(recorded, rate is not None or concurrency is not None)
         setting = _with_prefixes(setting, asked, recorded)
         notes += tuple(notes_on(recorded, setting, aim))
-    check_guess(setting, (mode,))
+    check_guess(setting, (setting.mode,))
     residents = whole_numbers("resident_tokens", several(resident_tokens) or (0,), 0)
     residents, more = resident_within(residents, setting, aim)
     notes += more
-    notes += tuple(notes_on_setting(setting, (mode,), residents))
+    notes += tuple(notes_on_setting(setting, (setting.mode,), residents))
     sizes = several(buffers)
     pairs = None
     if asked.prefill_instances is not None or asked.decode_instances is not None:
@@ -143,21 +142,18 @@ def plan(
         instances=pairs,
         other_layouts=[
             replace(each, prefix_cache=setting.prefix_cache)
-            for each in (asked.in_other_layouts(mode, policy) if any_layout else ())
+            for each in (asked.in_other_layouts(setting.mode, policy) if any_layout else ())
         ],
-        other_policies=_other_policies(asked, setting),
+        other_policies=other_policies(asked, setting),
         linked=load_hardware(LINKED, asked.profiles),
         every=candidates,
         progress=progress,
     )
+    if asked.trace is not None:
+        chosen = found.best or found.candidates.iloc[0]
+        misses = misses_of(policy.name, int(chosen["buffer"]), int(chosen["resident_tokens"]))
+        notes += (note_on_lengths(setting, misses, aim),)
     return Planned(**vars(found), setting=setting, aim=aim, origin=origin, notes=notes)
-
-
-def _other_policies(asked: Scenario, setting: Setting) -> tuple[str, ...]:
-    """Policies whose misses are known, too: none where a file or the engine's drafts fix them."""
-    fixed = asked.miss_curve or are_facts(asked.trace)
-    drafts = setting.speculation is not None and setting.speculation.replayed
-    return () if fixed or drafts else OTHER_POLICIES
 
 
 @takes_scenario
@@ -172,10 +168,15 @@ def check_config(
     asked = scenario_of(scenario)
     if asked.workload is not None:
         raise ValueError("a configuration is checked for a prompt and an output, not a workload")
-    setting, misses_of, _, _ = asked.resolve("hisparse", get_policy("lru"))
-    check_guess(setting, ("hisparse",))
+    setting, misses_of, _, notes = asked.resolve(None, get_policy("lru"))
+    check_guess(setting, (setting.mode,))
     aim = Aim(asked.prompt, asked.output_len, concurrency)
-    return config_check.check_config(config, setting, aim, misses_of)
+    found = config_check.check_config(config, setting, aim, misses_of)
+    if asked.trace is not None and not config_check.errors(found):
+        deployment = setting.deployment
+        values, _ = config_check.read_config(config, deployment.model, deployment.engine)
+        notes += (note_on_lengths(setting, misses_of("lru", values["device_buffer_size"]), aim),)
+    return [*found, *(Finding(config_check.NOTE, note) for note in notes)]
 
 
 @takes_scenario
@@ -206,7 +207,7 @@ def serve(
     scenario
         Fields of `Scenario`.
     modes
-        Of `exposure.MODES` (None: `DEFAULT_MODES`).
+        Of `exposure.MODES` (None: baseline, that of the engine with this model, and zero-cost).
     buffer, resident_tokens
         Slots (None: twice the top-k of the model), and the newest tokens of a request that stay on
         the GPU beside them.
@@ -255,7 +256,8 @@ def serve(
         aims = [aim.of_recorded(recorded, given) for aim in aims]
         setting = _with_prefixes(setting, asked, recorded)
         notes += tuple(notes_on(recorded, setting, aims[0]))
-    chosen: tuple[str, ...] = several(modes) or DEFAULT_MODES
+    own = own_mode(setting.deployment, setting.speculation)
+    chosen: tuple[str, ...] = several(modes) or ("baseline", own, "zero-cost")
     check_guess(setting, chosen)
     resident = whole_number("resident_tokens", resident_tokens, 0)
     (resident,), more = resident_within((resident,), setting, aims[0])
@@ -266,6 +268,8 @@ def serve(
     ways = [as_mode(setting, mode, size, whole_number("ratio", ratio), resident) for mode in chosen]
     notes += tuple(refusals(ways, aims))
     rows = serve_all(ways, misses_of, policy.name, aims, progress)
+    if asked.trace is not None and set(chosen) != {"baseline"}:
+        notes += (note_on_lengths(setting, misses_of(policy.name, size, resident), aims[0]),)
     return Serving(with_origin(origin, rows), setting, aims[0], origin, notes, size)
 
 

@@ -10,6 +10,11 @@ from hisparse_sim.simulator.serving.model import Model
 MAX_BUFFER = 32_767  # slot ids are int16
 
 
+def whole_pages(device_buffer_size: int, position_tokens: int = 1) -> bool:
+    """Whether slots of positions of so many tokens fill whole pages, as the engine requires."""
+    return device_buffer_size * position_tokens % PAGE_TOKENS == 0
+
+
 def buffer_faults(model: Model, device_buffer_size: int, top_k: int = 0) -> Iterator[str]:
     """Sentences on why the engine refuses a buffer: top_k <= B <= 32767, in whole pages.
 
@@ -26,7 +31,7 @@ def buffer_faults(model: Model, device_buffer_size: int, top_k: int = 0) -> Iter
         yield f"{size} is above {MAX_BUFFER}: the engine keeps slot ids in 16 bits"
     # A toy that selects less than a page runs in no engine: its sizes are priced as they are.
     toy = model.top_k * model.position_tokens < PAGE_TOKENS
-    if not toy and device_buffer_size * model.position_tokens % PAGE_TOKENS:
+    if not toy and not whole_pages(device_buffer_size, model.position_tokens):
         yield f"{size} is not a multiple of the page size, {PAGE_TOKENS}"
 
 

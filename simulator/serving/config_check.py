@@ -129,19 +129,20 @@ def check_config(
     """
     deployment = setting.deployment
     config, findings = read_config(text, deployment.model, deployment.engine)
-    if not _errors(findings):
+    if not errors(findings):
         findings += _shortages(config, setting, aim)
-    if not _errors(findings):
+    if not errors(findings):
         findings += _lengths(config, setting, aim)
         findings += _queueing(config, setting, aim, -(-aim.concurrency // setting.ranks))
     if misses_of is not None:
         findings.append(Finding(NOTE, _checked(text, config)))
-        if not _errors(findings):
+        if not errors(findings):
             findings += _verdict(config, setting, aim, misses_of, policy)
     return findings
 
 
-def _errors(findings: Iterable[Finding]) -> bool:
+def errors(findings: Iterable[Finding]) -> bool:
+    """Whether the engine, or requests, stop."""
     return any(finding.severity == ERROR for finding in findings)
 
 

@@ -135,7 +135,9 @@ def curve(
             layers=layers,
             steps=steps,
         )
-        return Curves(rows, window, replace(swept, notes=(*page_notes(sizes), FACTS_NOTE)), None)
+        return Curves(
+            rows, window, replace(swept, notes=(*page_notes(of, sizes), FACTS_NOTE)), None
+        )
     parts = of[0].select(requests, layers)
     longest = max((rows_kept(of[0], part, steps) for part in parts), default=0)
     check_window(longest, window, skip_steps)
@@ -157,7 +159,7 @@ def curve(
         progress=progress,
         keep=keep,
     )
-    notes = (*page_notes(sizes), *mode_notes(of, engine, sizes, mode), *notes)
+    notes = (*page_notes(of, sizes), *mode_notes(of, engine, sizes, mode), *notes)
     swept = replace(swept, notes=notes)
     if not swept.finished:  # interrupted
         return Curves(swept.rows, window, swept, swap_in)

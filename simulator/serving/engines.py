@@ -38,6 +38,12 @@ class Engine:
     promises_whole_outputs: bool = False
     drafts: bool = False
 
+    def mode(self, shares_index: bool, drafts: bool) -> str:
+        """The mode of serving that it has for a model with layers that share an index, or without,
+        a name of `exposure.MODES`: it does not prefetch where it speculates."""
+        ahead = self.plans_shared_misses and shares_index and not drafts
+        return "prefetch" if ahead else "hisparse"
+
     def baseline_key_layers(self, layers: int, full_layers: int, disaggregated: bool) -> int:
         """Layers that keep indexer keys without HiSparse; with it all of them do."""
         only_full = self.baseline_keys == FULL_LAYERS or (

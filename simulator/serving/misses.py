@@ -120,32 +120,45 @@ def layer_misses(
     position_tokens: int = 1,
     seed: int = 0,
     warm_up_steps: int = WARM_UP_STEPS,
+    draft_tokens: int | None = None,
+    acceptance_length: float | None = None,
 ) -> LayerMisses:
     """Replay `trace` (None: the bundled sample) and average each layer's misses.
 
     The newest `resident_tokens` of a request never miss; a position of the trace holds
     `position_tokens`. The first `warm_up_steps` of every request are replayed but not averaged. Of
     a trace with drafts a step has the misses of all its queries, and the policy is the engine's for
-    drafts, for which "lru" stands. Raises TraceError for a bad trace or one whose positions are not
+    drafts, for which "lru" stands; so too with `draft_tokens`, of a trace that is regrouped
+    (`traces.drafts`). Raises TraceError for a bad trace or one whose positions are not
     tokens, ValueError for one that is no longer than the warm-up, and another policy for drafts.
     """
     opened = as_trace(trace)
     if position_tokens == 1:
         refuse_blocks([opened], "serving models need")
     chosen = get_policy(policy)
-    mode = mode_of([opened], resident_tokens=resident_tokens)
+    mode = mode_of(
+        [opened],
+        draft_tokens=draft_tokens,
+        acceptance_length=acceptance_length,
+        resident_tokens=resident_tokens,
+    )
     if isinstance(opened, CountedTrace):
         if mode is not None:
-            raise TraceError(f"{opened.path} was counted with nothing resident: give the trace")
+            raise TraceError(
+                f"{opened.path} was counted with nothing resident and no drafts: give the trace"
+            )
         return _counted(opened, chosen.name, device_buffer_size, start, warm_up_steps)
     columns = columns_for(opened, [chosen])
-    if mode is not None and opened.metadata.draft_tokens > 1:
+    if mode is not None and mode.queries(opened) > 1:
         chosen = _drafts_policy(opened, mode, chosen)
         mode.check(opened, chosen, device_buffer_size)
-        columns = (*columns, QUERY)
+        if opened.metadata.draft_tokens > 1:
+            columns = (*columns, QUERY)
 
     def replay(part: Part) -> tuple[int, npt.NDArray[np.int32], npt.NDArray[np.int64], Ints]:
         demand = opened.read(part, columns)
+        if mode is not None:
+            demand = mode.steps(opened, demand)
         first_rows = demand.first_rows
         if len(first_rows) <= warm_up_steps:
             raise ValueError(
@@ -200,8 +213,8 @@ def _drafts_policy(trace: Trace, mode: Mode, asked: Policy) -> Policy:
     own = mode.policy(mode.own_policy([trace]))
     if own is None or asked.name not in ("lru", own.name):
         raise ValueError(
-            f"{trace.path} has drafts, for which the engine has a policy of its own, and memory and"
-            f" time are modelled with that alone: leave `policy` out"
+            f"the engine has a policy of its own for drafts, {mode.own_policy([trace])}, and their"
+            f" misses are replayed with that alone: leave `policy` out"
         )
     return own
 

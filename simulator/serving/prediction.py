@@ -44,6 +44,13 @@ class CannotRun(ValueError):
     """The engine does not start with a setting, or refuses every request."""
 
 
+def own_mode(deployment: Deployment, speculation: Speculation | None) -> str:
+    """The mode of serving that the engine of a deployment has for its model."""
+    model = deployment.model
+    shares = model.indexer_layers < model.layers
+    return deployment.engine.mode(shares, speculation is not None)
+
+
 @dataclass(frozen=True)
 class Setting:
     """One way to serve: all that a prediction depends on except the workload."""

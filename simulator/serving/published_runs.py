@@ -27,7 +27,7 @@ from hisparse_sim.simulator.serving.models import Model, load_model
 from hisparse_sim.simulator.serving.prediction import Setting
 from hisparse_sim.simulator.serving.published import read_published
 from hisparse_sim.simulator.serving.served import Served, serve
-from hisparse_sim.simulator.serving.speculation import Speculation
+from hisparse_sim.simulator.serving.speculation import Stated
 from hisparse_sim.simulator.serving.step_source import steps_for
 from hisparse_sim.simulator.serving.steptimes import LAYOUTS
 from hisparse_sim.simulator.serving.workload import Workload
@@ -113,9 +113,9 @@ class Runs:
             disaggregated=entry.get("disaggregated", False),
             chunked_prefill_size=entry.get("chunked_prefill_size", 65_536),
             max_running_requests=entry.get("max_running_requests", 480),
-            speculation=Speculation.stated(
+            speculation=Stated(
                 entry.get("draft_tokens"), entry.get("acceptance_length")
-            ),
+            ).speculation(),
         )
 
     def tokens_per_s(self, entry: Mapping[str, Any], mode: str, pool_gib: float | None) -> Answer:

@@ -98,7 +98,9 @@ def mode_notes(
         for size in sizes:
             notes += mode.rules.refused(mode.queries(trace), trace.metadata.top_k, size)
     if compare_min and not mode.unites(traces, min(sizes)):
+        most = max(mode.queries(trace) * trace.metadata.top_k for trace in traces)
         notes.append(
-            f"not compared with MIN: a buffer of {min(sizes):,} may not hold what a step selects"
+            f"not compared with MIN: a buffer of {min(sizes):,} may not hold what a step selects;"
+            f" from {most:,} slots on it does"
         )
     return tuple(dict.fromkeys(notes))

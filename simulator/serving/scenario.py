@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from hisparse_sim.simulator.serving.engines import NEWEST, load_engine
 from hisparse_sim.simulator.serving.foresight import Guess
-from hisparse_sim.simulator.serving.speculation import Speculation
+from hisparse_sim.simulator.serving.speculation import Stated
 from hisparse_sim.simulator.serving.transfer import TRANSFER_GB_S
 from hisparse_sim.traces.arguments import switch, whole_number
 from hisparse_sim.traces.documents import LEAST_AMOUNT, MOST_AMOUNT, MOST_COUNT
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 Function = TypeVar("Function", bound=Callable[..., Any])
 Value = TypeVar("Value")
 
+DEFAULT_MODEL = "glm-5.1"
 GIB = 1 << 30
 MOST_GIB = 1 << 20  # a pebibyte
 MOST_INSTANCES = 1000  # of a kind
@@ -41,7 +42,7 @@ _BOTH = "give host_gib (of a GPU) or host_memory_gib (of the machine), not both"
 class Scenario:
     """What plan and serve share; they vary buffer, ratio, mode and concurrency."""
 
-    model: str = "glm-5.1"  # model profile
+    model: str | None = None  # model profile; None: that of the trace, else DEFAULT_MODEL
     hardware: str = "h200"  # machine profile
     layout: str = "dp8-tp8"  # a name of `steptimes.LAYOUTS`
     kv_dtype: str = "bf16"
@@ -95,16 +96,18 @@ class Scenario:
                 raise ValueError(f"{name} must be above 0 and at most {MOST_GIB}, not {value}")
         if not LEAST_AMOUNT <= self.transfer_gb_s <= MOST_AMOUNT:
             raise ValueError(f"transfer_gb_s must be above 0 and finite, not {self.transfer_gb_s}")
-        _ = self.speculation, self.guess
+        _ = self.guess
+        if self.trace is None:  # which may say it
+            self.stated.speculation()
         if not 0 < self.mem_fraction_static < 1:
             raise ValueError(
                 f"mem_fraction_static must lie between 0 and 1, not {self.mem_fraction_static}"
             )
 
     @property
-    def speculation(self) -> Speculation | None:
+    def stated(self) -> Stated:
         """What is stated of speculative decoding."""
-        return Speculation.stated(self.draft_tokens, self.acceptance_length, self.union_misses)
+        return Stated(self.draft_tokens, self.acceptance_length, self.union_misses)
 
     @property
     def guess(self) -> Guess | None:
@@ -120,20 +123,27 @@ class Scenario:
         """Whether prefill runs on instances of its own."""
         return self.disaggregated or (self.prefill_instances or self.decode_instances) is not None
 
-    def resolve(self, mode: str, policy: Policy, context: int | None = None) -> Resolved:
+    def resolve(self, mode: str | None, policy: Policy, context: int | None = None) -> Resolved:
         """Load what is named, and describe where misses come from (they are replayed when asked
-        for, at `context` tokens; None: the prompt and half of the output).
+        for, at `context` tokens; None: the prompt and half of the output). `mode` None: that of the
+        engine.
 
         Raises ValueError (ProfileError among them) for unknown names and weights that do not fit,
         TraceError for a bad trace or miss curve, or one that does not count tokens.
         """
-        from hisparse_sim.simulator.serving.models import load_model
-        from hisparse_sim.simulator.serving.prediction import Setting
+        from hisparse_sim.simulator.serving.models import load_model, profile_name
+        from hisparse_sim.simulator.serving.prediction import Setting, own_mode
         from hisparse_sim.simulator.serving.profiles import ProfileError
         from hisparse_sim.simulator.serving.scenario_misses import misses_for, trace_and_drafts
         from hisparse_sim.simulator.serving.step_source import steps_for
 
-        model = load_model(self.model, self.profiles)
+        trace, speculation = trace_and_drafts(
+            self.trace,
+            self.miss_curve,
+            self.stated,
+        )
+        own = "" if trace is None else profile_name(trace.metadata.model, self.profiles)
+        model = load_model(self.model or own or DEFAULT_MODEL, self.profiles)
         deployment = deployment_of(
             model,
             self.hardware,
@@ -147,7 +157,7 @@ class Scenario:
             engine=self.engine,
             profiles=self.profiles,
         )
-        deployment = replace(deployment, draft_layers=int(self.speculation is not None))
+        deployment = replace(deployment, draft_layers=int(speculation is not None))
         machine, model = deployment.hardware, deployment.model
         steps, no_steps = None, ""
         try:
@@ -156,7 +166,6 @@ class Scenario:
             if self.step_times is not None:
                 raise
             no_steps = str(error)  # memory is answered, rates are not
-        trace, speculation = trace_and_drafts(self.trace, self.speculation)
         context = min(context or self.prompt + self.output_len // 2, model.context)
         given, origin, said = misses_for(
             model,
@@ -165,12 +174,13 @@ class Scenario:
             trace,
             self.miss_curve,
             "direct" if self.apart else "staged",
+            speculation,
         )
         notes = (*((f"rates are not known: {no_steps}",) if no_steps else ()), *said)
         setting = Setting(
             deployment,
             steps,
-            mode,
+            mode or own_mode(deployment, speculation),
             disaggregated=self.apart,
             prefill_instances=self.prefill_instances or 1,
             decode_instances=self.decode_instances or 1,

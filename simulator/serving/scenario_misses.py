@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 from hisparse_sim.policies import Policy
-from hisparse_sim.simulator.mrc.counted import as_trace_or_facts
+from hisparse_sim.simulator.mrc.counted import CountedTrace, as_trace_or_facts
+from hisparse_sim.simulator.replay.mode_names import EPOCH_CLOCK
 from hisparse_sim.simulator.serving.demand import demand_beyond, demand_of
 from hisparse_sim.simulator.serving.memory import held_tokens
 from hisparse_sim.simulator.serving.misses import (
@@ -18,31 +20,36 @@ from hisparse_sim.simulator.serving.misses import (
 )
 from hisparse_sim.simulator.serving.model import Model
 from hisparse_sim.simulator.serving.models import check_unit, profile_name
-from hisparse_sim.simulator.serving.speculation import Speculation
+from hisparse_sim.simulator.serving.speculation import Speculation, Stated
 from hisparse_sim.traces import OneTrace, Trace
+from hisparse_sim.traces.drafts import accepted_per_step, check_stated
 
 
 def trace_and_drafts(
-    trace: OneTrace | None, speculation: Speculation | None
+    trace: OneTrace | None, miss_curve: str | Path | None, stated: Stated
 ) -> tuple[Trace | None, Speculation | None]:
-    """Return the trace opened, and what is stated of speculative decoding, with the misses of the
-    trace's own drafts if it has any.
+    """Return the trace opened, and what is known of speculative decoding: what a trace with drafts
+    says itself, else what is stated.
 
-    Raises ValueError if it has drafts and others, or none, are stated.
+    The misses of a step are then replayed: those of the drafts of the trace, or of neighbouring
+    tokens (`traces.drafts`), unless `union_misses` are stated, or the misses are of a curve or
+    facts. Raises ValueError if a trace has drafts, and others are stated.
     """
-    if trace is None:
-        return None, speculation
-    opened = as_trace_or_facts(trace)
-    queries = opened.metadata.draft_tokens
-    if queries == 1:
-        return opened, speculation
-    if speculation is None:
-        raise ValueError(
-            f"{opened.path} has {queries} queries a step (speculative decoding): give"
-            f" `draft_tokens` {queries} and, as `hisparse-sim trace info` shows it,"
-            f" `acceptance_length`"
-        )
-    return opened, speculation.with_misses_of(opened)
+    opened = None if trace is None else as_trace_or_facts(trace)
+    if opened is not None and opened.metadata.draft_tokens > 1:
+        if stated.union_misses is not None:
+            raise ValueError(
+                f"{opened.path} has drafts, which tell the misses of their union: leave"
+                f" `union_misses` out"
+            )
+        check_stated(opened, stated.draft_tokens, stated.acceptance_length)
+        queries = opened.metadata.draft_tokens
+        return opened, Speculation(queries, accepted_per_step(opened), replayed=True)
+    speculation = stated.speculation()
+    rates = miss_curve is not None or isinstance(opened, CountedTrace)
+    if speculation is not None and stated.union_misses is None and not rates:
+        speculation = replace(speculation, replayed=True)
+    return opened, speculation
 
 
 def misses_for(
@@ -52,10 +59,12 @@ def misses_for(
     trace: OneTrace | None,
     miss_curve: str | Path | None,
     start: str,
+    speculation: Speculation | None = None,
 ) -> tuple[MissesOf, Origin, tuple[str, ...]]:
     """The misses, replayed when they are asked for, their origin, and notes for the reader.
 
-    `context`: tokens of a request. Raises TraceError for a bad trace or curve, or one in another
+    `context`: tokens of a request. With `speculation` of which misses are replayed, they are those
+    of its steps. Raises TraceError for a bad trace or curve, or one in another
     unit than the model selects, ValueError if both are given.
     """
     tokens = model.position_tokens
@@ -63,7 +72,9 @@ def misses_for(
         if trace is not None:
             raise ValueError("give a trace to replay or a miss curve, not both")
         curve = read_miss_curve(miss_curve, policy.name, context, model.top_k, start, model.unit)
-        notes: tuple[str, ...] = (f"misses from {miss_curve}",)
+        notes: tuple[str, ...] = (
+            f"misses from {miss_curve}, taken to be at the lengths of the load",
+        )
         if curve.start not in ("", start):
             notes += (f"they are of a {curve.start} start, this is a {start} one",)
         return curve, curve.origin, notes
@@ -76,8 +87,11 @@ def misses_for(
         note = f"misses from {opened.name} ({opened.metadata.model}, {opened.metadata.provenance})"
         if model.name not in (opened.metadata.model, profile_name(opened.metadata.model)):
             note += f", not from {model.name}"
-        if opened.metadata.draft_tokens > 1:
-            note += ", with its drafts and the engine's own policy for them"
+    drafts = speculation if speculation is not None and speculation.replayed else None
+    if drafts is not None:
+        own = opened.metadata.draft_tokens > 1
+        note += ", with its drafts" if own else ", of neighbouring tokens for drafts"
+        note += f" and {EPOCH_CLOCK}, the engine's policy for them"
 
     @cache
     def misses_of(name: str, size: int, resident_tokens: int = 0) -> LayerMisses:
@@ -91,6 +105,8 @@ def misses_for(
             start,
             resident_tokens=resident_tokens,
             position_tokens=tokens,
+            draft_tokens=None if drafts is None else drafts.draft_tokens,
+            acceptance_length=None if drafts is None else drafts.acceptance_length,
         )
 
     return misses_of, Origin.of(opened), (note,)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from hisparse_sim.simulator.serving.exposure import GUESSES
+import numpy as np
+
+from hisparse_sim.simulator.serving.exposure import GUESSES, miss_rate
 from hisparse_sim.simulator.serving.load_and_targets import Aim
-from hisparse_sim.simulator.serving.memory import pages
-from hisparse_sim.simulator.serving.prediction import Setting
+from hisparse_sim.simulator.serving.memory import held_tokens, pages
+from hisparse_sim.simulator.serving.misses import WARM_UP_STEPS, LayerMisses
+from hisparse_sim.simulator.serving.prediction import Setting, own_mode
 from hisparse_sim.traces.file.units import COMPRESSED
 
 RESIDENT = (
@@ -41,11 +44,26 @@ def notes_on_setting(
     if any(residents):
         yield RESIDENT
     model, engine = setting.deployment.model, setting.deployment.engine
+    own = own_mode(setting.deployment, setting.speculation)
     if model.position_tokens > 1 and model.unit != COMPRESSED:  # compressed groups have pools of it
         yield f"no release of SGLang runs HiSparse with {model.name}: its flags will not start it"
-    shares = model.indexer_layers < model.layers and setting.speculation is None
-    if shares and engine.plans_shared_misses and "prefetch" not in modes:
+    if own == "prefetch":
+        missing = "" if own in modes else ", which hisparse has not"
         yield (
-            f"{engine.name} copies ahead for the layers of {model.name} that share an index, which"
-            " the mode prefetch has and hisparse has not"
+            f"{engine.name} copies ahead for the layers of {model.name} that share an index: the"
+            f" mode {own}{missing}"
         )
+
+
+def note_on_lengths(setting: Setting, misses: LayerMisses, aim: Aim) -> str:
+    """How the misses of a trace become those of a load."""
+    prompt, output = aim.lengths
+    context = float(np.average(prompt + output / 2, weights=output))
+    model, size = setting.deployment.model, misses.device_buffer_size
+    rate = miss_rate(misses, held_tokens(model, size, misses.resident_tokens), prompt, output)
+    return (
+        f"misses leave out the first {WARM_UP_STEPS} steps of a request, and are scaled from the"
+        f" {misses.context:,.0f} tokens (mean) of the trace to the {context:,.0f} of the load by"
+        f" the share of tokens outside the buffer: at B {size:,} from {100 * misses.rate:.1f} to"
+        f" {100 * rate:.1f} %"
+    )

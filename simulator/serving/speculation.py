@@ -1,12 +1,13 @@
 """Speculative decoding with the model's own draft layer (MTP), in time and memory.
 
 A step verifies several tokens of every request at once, the drafts, and yields those that are
-accepted. The figures are stated by the user; a trace with drafts tells the misses:
+accepted. The figures are stated by the user, or a trace with drafts tells them:
 
 - verified rows cost as much as that many requests of one row each: an upper bound, since the rows
   of a request read the same indexer keys;
 - a draft costs one layer's share of a step: what the output head takes is left out;
-- the misses of a step are those of the union of its rows, a stated multiple of those of one row.
+- the misses of a step are those of the union of its rows: replayed, with the engine's policy for
+  drafts, or a stated multiple of those of one row.
 
 Memory follows SGLang 0.5.23: a scratch area beside every hot buffer, which is then held whole
 however short the request (managers/hisparse_coordinator.py, mem_cache/allocator/hisparse.py), and
@@ -16,14 +17,11 @@ the KV of the draft layer, under HiSparse for all P * R tokens
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from hisparse_sim.simulator.serving.engines import Engine
 from hisparse_sim.simulator.serving.lengths import pages
-
-if TYPE_CHECKING:
-    from hisparse_sim.traces import Trace
 
 MOST_ROWS = 16
 
@@ -80,42 +78,32 @@ class Speculation:
                 f" `max_running_requests`"
             )
 
-    def with_misses_of(self, trace: Trace) -> Speculation:
-        """The same with the misses of a trace that has drafts of its own.
-
-        Raises ValueError if what is stated is not what the trace has.
-        """
-        if self.union_misses is not None:
-            raise ValueError(
-                f"{trace.path} has drafts, which tell the misses of their union: leave"
-                f" `union_misses` out"
-            )
-        if self.draft_tokens != trace.metadata.draft_tokens:
-            raise ValueError(
-                f"{trace.path} has {trace.metadata.draft_tokens} draft tokens a step, and"
-                f" `draft_tokens` is {self.draft_tokens}"
-            )
-        return replace(self, replayed=True)
-
-    @classmethod
-    def stated(
-        cls,
-        draft_tokens: int | None,
-        acceptance_length: float | None,
-        union_misses: float | None = None,
-    ) -> Speculation | None:
-        """What the arguments state; None if none is given, ValueError if one is missing."""
-        if draft_tokens is None and acceptance_length is None and union_misses is None:
-            return None
-        if draft_tokens is None or acceptance_length is None:
-            raise ValueError("`draft_tokens` and `acceptance_length` belong together: give both")
-        return cls(draft_tokens, acceptance_length, union_misses)
-
     def __str__(self) -> str:
-        known = "as stated" if self.union_misses else "the most there can be, since none are stated"
-        misses = f"{self.misses_times:g} times those of a row, {known}"
+        if self.replayed:
+            misses = "as replayed"
+        else:
+            misses = f"{self.misses_times:g} times those of a row, " + (
+                "as stated"
+                if self.union_misses
+                else f"as many as {self.draft_tokens} steps have one after the other"
+            )
         return (
             f"speculative decoding, modelled: {self.draft_tokens} rows verified a step,"
-            f" {self.acceptance_length:g} tokens accepted, misses of their union"
-            f" {'as replayed' if self.replayed else misses}"
+            f" {self.acceptance_length:.3g} tokens accepted, misses of their union {misses}"
         )
+
+
+class Stated(NamedTuple):
+    """What a user says of speculative decoding."""
+
+    draft_tokens: int | None = None
+    acceptance_length: float | None = None
+    union_misses: float | None = None
+
+    def speculation(self) -> Speculation | None:
+        """What it means; None if nothing is said, ValueError if a part is missing."""
+        if self == Stated():
+            return None
+        if self.draft_tokens is None or self.acceptance_length is None:
+            raise ValueError("`draft_tokens` and `acceptance_length` belong together: give both")
+        return Speculation(self.draft_tokens, self.acceptance_length, self.union_misses)

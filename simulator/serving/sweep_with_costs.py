@@ -21,7 +21,7 @@ from hisparse_sim.simulator.replay.modes import Mode
 from hisparse_sim.simulator.replay.replaying import MAX_BUFFER_SIZE, default_buffers
 from hisparse_sim.simulator.replay.sweeping import Progress
 from hisparse_sim.simulator.replay.swept import Sweep
-from hisparse_sim.simulator.serving.buffers import check_buffer
+from hisparse_sim.simulator.serving.buffers import check_buffer, whole_pages
 from hisparse_sim.simulator.serving.costs import (
     SwapIn,
     add_costs,
@@ -37,7 +37,7 @@ from hisparse_sim.simulator.serving.scenario import Scenario, deployment_of, sev
 from hisparse_sim.simulator.serving.traffic import add_traffic, price_of
 from hisparse_sim.traces import Trace, Traces
 from hisparse_sim.traces.arguments import whole_number
-from hisparse_sim.traces.file.units import in_blocks
+from hisparse_sim.traces.file.units import in_blocks, tokens_of
 
 DEFAULT_RATIO = 2  # the engine's
 CURVE_POLICIES = ("lru",)  # the engine's
@@ -206,7 +206,7 @@ def sweep(
             progress=progress,
             keep=keep,
         )
-    notes = (*page_notes(sizes), *mode_notes(of, engine, sizes, mode, compare_min), *notes)
+    notes = (*page_notes(of, sizes), *mode_notes(of, engine, sizes, mode, compare_min), *notes)
     if not swept.finished:  # interrupted
         return replace(swept, notes=notes)
     rows = swept.rows if price is None else add_traffic(swept, price, mode)
@@ -238,12 +238,13 @@ def sizes_of(
     return several(buffers) or ()
 
 
-def page_notes(sizes: Iterable[int]) -> list[str]:
+def page_notes(traces: Iterable[Trace], sizes: Iterable[int]) -> list[str]:
     """Return notes on sizes that the engine refuses."""
+    tokens = {tokens_of(trace.metadata.unit) for trace in traces}
     return [
         f"buffer {size} is not a multiple of {PAGE_TOKENS}, which the engine requires"
         for size in sizes
-        if size % PAGE_TOKENS
+        if not all(whole_pages(size, each) for each in tokens)
     ]
 
 

@@ -79,17 +79,18 @@ def add_traffic(swept: Sweep, price: Price, mode: Mode | None) -> pd.DataFrame:
     rows["bytes_per_request"] = rows["bytes_per_step"] * rows["steps"] / swept.parts_per_row
     if "accepted_per_step" in rows:
         rows["bytes_per_token"] = rows["bytes_per_step"] / rows["accepted_per_step"]
-    held = [_on_gpu(mode, price, int(size), swept.longest_request) for size in rows["buffer"]]
+    queries = max(1 if mode is None else mode.queries(piece.trace) for piece in swept.pieces)
+    longest = swept.longest_request
+    held = [_on_gpu(mode, queries, price, int(size), longest) for size in rows["buffer"]]
     rows["hot_buffer_bytes"] = [count * layers * price.entry_bytes for count in held]
     return rows
 
 
-def _on_gpu(mode: Mode | None, price: Price, buffer_size: int, longest: int) -> int:
+def _on_gpu(mode: Mode | None, queries: int, price: Price, buffer_size: int, longest: int) -> int:
     """Return the positions of a request of `longest` positions on the GPU: the slots of its buffer,
     what is always there beside them, and what is resident; as a plan has it (memory.py)."""
     tokens = price.position_tokens
     resident = 0 if mode is None else pages(mode.resident_tokens) // tokens
-    queries = 1 if mode is None else mode.draft_tokens or 1
     if mode is not None and mode.rules.name != SGLANG.name:
         beside = TAIL_PAGES * PAGE_TOKENS
     else:  # the reserved page, or block

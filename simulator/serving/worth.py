@@ -12,13 +12,16 @@ from typing import Any
 
 import pandas as pd
 
+from hisparse_sim.simulator.mrc.counted import are_facts
 from hisparse_sim.simulator.serving.hardware import Hardware
 from hisparse_sim.simulator.serving.load_and_targets import Aim
 from hisparse_sim.simulator.serving.misses import MissesOf
 from hisparse_sim.simulator.serving.prediction import Setting
+from hisparse_sim.simulator.serving.scenario import Scenario
 from hisparse_sim.simulator.serving.serving_rows import ServedOnce
 from hisparse_sim.simulator.serving.steptimes import LAYOUTS
 
+OTHER_POLICIES = ("fifo", "lru", "arc", "belady")  # whose misses the best pair is tried with
 MISSES_TIMES = (0.0, 0.5, 1.0, 1.5, 2.0)
 
 
@@ -129,3 +132,10 @@ def _table(settings: list[Setting], aim: Aim, served: ServedOnce) -> pd.DataFram
             for one, row in zip(settings, served.rows(settings, aim), strict=True)
         ]
     )
+
+
+def other_policies(asked: Scenario, setting: Setting) -> tuple[str, ...]:
+    """Policies whose misses are known, too: none where a file or the engine's drafts fix them."""
+    fixed = asked.miss_curve or are_facts(asked.trace)
+    drafts = setting.speculation is not None and setting.speculation.replayed
+    return () if fixed or drafts else OTHER_POLICIES

@@ -126,7 +126,7 @@ def show_plan(
     if plan.best is not None:
         pair = f"device_buffer_size {plan.best['buffer']}, ratio {plan.best['ratio']}"
         if plan.best["resident_tokens"]:
-            pair += f", {plan.best['resident_tokens']:,} resident tokens"
+            pair += f", {plan.best['resident_tokens']:,} resident tokens (no release keeps them)"
         if plan.best["worth_it"]:
             lines.append(f"Best: {pair}{_above(plan)}")
         else:
@@ -219,10 +219,18 @@ def _extras(plan: Plan, aim: Aim, again: str) -> str:
             f"With the host link of {plan.linked['hardware']} ({plan.linked['link_gb_s']:.0f}"
             f" GB/s) and the same compute: {plan.linked['tokens_per_s']:,.0f} tok/s"
         )
-    lines += ["", "Simulate it:", *_flag_lines(again), "", "Flags:", *_flag_lines(plan.flags)]
+    lines += ["", "Simulate it:", *_flag_lines(again), "", f"Flags{_without(plan)}:"]
+    lines += _flag_lines(plan.flags)
     if plan.prefill_flags:
         lines += ["Flags of an instance that prefills:", *_flag_lines(plan.prefill_flags)]
     return "\n".join(lines)
+
+
+def _without(plan: Plan) -> str:
+    """Say what the flags do not start: there is none for a resident share."""
+    best = plan.best or {}
+    left_out = best.get("worth_it") and best.get("resident_tokens")
+    return ", of the same buffer and ratio without resident tokens" if left_out else ""
 
 
 def _flag_lines(flags: str) -> list[str]:

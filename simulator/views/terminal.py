@@ -121,8 +121,8 @@ def _memory(rows: pd.DataFrame) -> str:
         lines.append(
             f"  buffer {row['buffer']:,}, ratio {row['host_to_device_ratio']}: "
             f"{row['requests_per_gpu']} requests per GPU, limited by: {row['limit']}\n"
-            f"    a request takes {row['hot_buffer_bytes'] / 2**20:,.1f} MiB on the GPU and "
-            f"{row['host_bytes_per_request'] / 2**30:,.2f} GiB on the host\n"
+            f"    of a request: hot buffer {row['hot_buffer_bytes'] / 2**20:,.1f} MiB on the GPU, "
+            f"KV {row['host_bytes_per_request'] / 2**30:,.2f} GiB on the host\n"
             + textwrap.fill(row["reason"], 80, initial_indent="    ", subsequent_indent="    ")
         )
     return "\n" + "\n".join(lines)

@@ -18,7 +18,7 @@ from hisparse_sim.simulator.replay.modes.sglang import EPOCH_CLOCK, SGLANG
 from hisparse_sim.simulator.replay.modes.vllm import VLLM
 from hisparse_sim.simulator.replay.ranking import check_without_ranks
 from hisparse_sim.traces import Demand, Trace, TraceError
-from hisparse_sim.traces.drafts import check_accepted, drafted
+from hisparse_sim.traces.drafts import check_accepted, check_stated, drafted
 from hisparse_sim.traces.file.metadata import MOST_QUERIES
 from hisparse_sim.traces.file.units import in_blocks, plural, tokens_of
 
@@ -176,21 +176,16 @@ def mode_of(
         raise ValueError(f"`resident_tokens` is {resident_tokens}; it must not be negative")
     for trace in traces:
         own = trace.metadata.draft_tokens
-        if own > 1 and draft_tokens not in (None, own):
-            raise ValueError(
-                f"{trace.path} has {own} draft tokens a step, not {draft_tokens}: leave"
-                f" `draft_tokens` out"
-            )
-        if own > 1 and acceptance_length is not None:
-            raise ValueError(
-                f"{trace.path} says itself what was accepted: leave `acceptance_length` out"
-            )
+        if own > 1:
+            check_stated(trace, draft_tokens, acceptance_length)
         if in_blocks(trace) and (rules != SGLANG.name or (draft_tokens or own) > 1):
             what = f"{RULES[rules].engine}'s rules are" if rules != SGLANG.name else "drafts are"
             raise TraceError(
                 f"{trace.path} counts {plural(trace.metadata.unit)}, and {what} of models that"
                 f" select single tokens"
             )
+    if traces and all(trace.metadata.draft_tokens > 1 for trace in traces):
+        draft_tokens = acceptance_length = None  # the traces say it
     if acceptance_length is not None:
         if draft_tokens in (None, 1):
             raise ValueError("`acceptance_length` is of draft tokens: give `draft_tokens`, too")

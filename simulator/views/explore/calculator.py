@@ -22,7 +22,7 @@ from hisparse_sim.simulator.serving.models import load_model
 from hisparse_sim.simulator.serving.plan import DEFAULT_RATIOS
 from hisparse_sim.simulator.serving.prediction import Setting
 from hisparse_sim.simulator.serving.profiles.listing import profiles
-from hisparse_sim.simulator.serving.scenario import Scenario
+from hisparse_sim.simulator.serving.scenario import DEFAULT_MODEL, Scenario
 from hisparse_sim.simulator.serving.serving_rows import serve_one
 from hisparse_sim.simulator.views.palette import OPTIMUM, named
 from hisparse_sim.simulator.views.report.answer import Tile, pays
@@ -110,7 +110,7 @@ class Calculator:
             "buffer": 4096,
             "policy": "lru",
             "link": "h200-pcie5",
-            "model": Scenario.model,
+            "model": DEFAULT_MODEL,
             "prompt": Scenario.prompt,
             "concurrency": 64,
         }

@@ -1,0 +1,157 @@
+"""Plan, serve and sweep answer one question alike, and say what they assume."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from make_traces import drift, metadata, write
+
+import hisparse_sim as hs
+from hisparse_sim.cli import cli
+from hisparse_sim.policies import get_policy
+from hisparse_sim.simulator.replay.modes import mode_of
+from hisparse_sim.simulator.serving.misses import layer_misses
+from hisparse_sim.simulator.serving.replay_modes import mode_notes
+from hisparse_sim.simulator.serving.scenario import Scenario
+
+SAMPLE = hs.sample_path()
+SMALL: dict[str, Any] = {"prompt": 16_384, "output_len": 256, "requests": 32}
+DRAFTS: dict[str, Any] = {"draft_tokens": 4, "acceptance_length": 2.7}
+
+
+def run(words: str) -> str:
+    """Return what a command that succeeds says, on one line."""
+    done = CliRunner().invoke(cli, words.split())
+    assert done.exit_code == 0, done.output
+    return " ".join(done.output.split())
+
+
+def test_plan_and_serve_say_how_misses_become_those_of_the_load() -> None:
+    replayed = layer_misses(None, "lru", 4096)
+    planned = hs.plan(trace=SAMPLE, concurrency=32, buffers=4096, ratios=2, **SMALL)
+    rate = planned.candidates["miss_rate"].iloc[0]
+    said = (
+        "misses leave out the first 16 steps of a request, and are scaled from the 33,024 tokens"
+        " (mean) of the trace to the 16,512 of the load by the share of tokens outside the buffer:"
+        f" at B 4,096 from {100 * replayed.rate:.1f} to {100 * rate:.1f} %"
+    )
+    assert rate < replayed.rate
+    assert said in planned.notes
+    served = hs.serve(trace=SAMPLE, concurrencies=32, buffer=4096, ratio=2, **SMALL)
+    assert said in served.notes
+    assert "scaled" not in str(hs.serve(trace=SAMPLE, modes="baseline", **SMALL).notes)
+    assert "scaled" not in str(hs.serve(concurrencies=32, **SMALL).notes)
+    load = f"--trace {SAMPLE} --prompt 16k --output-len 256 --concurrency 32"
+    checked = run(f"plan --config {{}} {load}")
+    assert "note: misses from sample" in checked
+    assert said in checked
+
+
+def test_an_ordinary_trace_is_regrouped_for_drafts_as_by_sweep() -> None:
+    swept = hs.sweep(
+        SAMPLE, "epoch-clock", 4096, layers=[4, 24], compare_min=False, per_layer=True, **DRAFTS
+    ).rows
+    found = layer_misses(SAMPLE, "lru", 4096, warm_up_steps=0, **DRAFTS)
+    assert [found.per_layer[0], found.per_layer[4]] == pytest.approx(swept["misses_per_step"])
+    planned = Scenario(trace=SAMPLE, **DRAFTS).resolve("hisparse", get_policy("lru"))
+    assert planned.misses_of("lru", 4096).policy == "epoch-clock"
+    assert "drafts and epoch-clock, the engine's policy for them" in planned.notes[0]
+    speculation = planned.setting.speculation
+    assert speculation is not None
+    assert speculation.misses_times == 1
+    # 2.75 times those of a row: four would be as many as four steps have.
+    assert found.mean / layer_misses(SAMPLE, "lru", 4096, warm_up_steps=0).mean < 3
+
+
+@pytest.mark.parametrize(
+    ("more", "times", "sentence"),
+    [
+        ({"trace": SAMPLE, "union_misses": 2.5}, 2.5, "2.5 times those of a row, as stated"),
+        ({"union_misses": 2.5}, 2.5, "2.5 times those of a row, as stated"),
+        ({"miss_curve": "curve.csv"}, 4, "as many as 4 steps have one after the other"),
+        ({}, 1, "misses of their union as replayed"),
+    ],
+)
+def test_misses_of_a_union_are_stated_or_replayed(
+    more: dict[str, Any], times: float, sentence: str, tmp_path: Path
+) -> None:
+    if "miss_curve" in more:
+        more = {"miss_curve": tmp_path / "curve.csv"}
+        more["miss_curve"].write_text("buffer,miss_rate\n4096,0.1\n")
+    speculation = Scenario(**more, **DRAFTS).resolve(None, get_policy("lru")).setting.speculation
+    assert speculation is not None
+    assert speculation.misses_times == times
+    assert str(speculation).endswith(sentence)
+
+
+def test_headers_name_the_policy_of_drafts() -> None:
+    load = "--prompt 16k --output-len 256 --requests 16 --concurrency 16 --mode hisparse"
+    drafts = "--draft-tokens 4 --acceptance-length 2.7"
+    assert "ratio 4, epoch-clock mode" in run(f"serve --trace {SAMPLE} {load} {drafts}")
+    assert "ratio 4, lru mode" in run(f"serve {load} {drafts} --union-misses 2")
+
+
+@pytest.mark.parametrize(
+    ("engine", "drafts", "mode"),
+    [
+        ("sglang-0.5.23", {}, "prefetch"),
+        ("sglang-0.5.17", {}, "hisparse"),
+        ("sglang-0.5.23", DRAFTS, "hisparse"),
+    ],
+)
+def test_the_mode_is_the_engines(engine: str, drafts: dict[str, Any], mode: str) -> None:
+    asked: dict[str, Any] = {"model": "glm-5.2", "engine": engine, **drafts, **SMALL}
+    planned = hs.plan(concurrency=16, buffers=4096, ratios=4, **asked)
+    assert planned.setting.mode == mode
+    served = hs.serve(concurrencies=16, **asked)
+    assert served.rows["mode"].tolist() == ["baseline", mode, "zero-cost"]
+    ahead = [note for note in planned.notes if "copies ahead" in note]
+    assert len(ahead) == (mode == "prefetch")
+    assert all(note.endswith("share an index: the mode prefetch") for note in ahead)
+    assert hs.serve(**SMALL, concurrencies=16).rows["mode"].iloc[1] == "hisparse"  # glm-5.1
+
+
+@pytest.mark.parametrize(("asked", "model"), [(None, "glm-5.2"), ("glm-5.1", "glm-5.1")])
+def test_the_model_is_that_of_the_trace(asked: str | None, model: str, tmp_path: Path) -> None:
+    trace = write(tmp_path / "t.parquet", [drift(steps=40)], metadata(model="GLM-5.2"))
+    found = Scenario(trace=trace, model=asked).resolve(None, get_policy("lru"))
+    assert found.setting.deployment.model.name == model
+    unknown = write(tmp_path / "u.parquet", [drift(steps=40)], metadata(model="mine"))
+    found = Scenario(trace=unknown).resolve(None, get_policy("lru"))
+    assert found.setting.deployment.model.name == "glm-5.1"
+    assert "not from glm-5.1" in found.notes[0]
+
+
+def test_whole_pages_are_of_tokens(tmp_path: Path) -> None:
+    blocks = write(tmp_path / "b.parquet", [drift()], metadata(unit="block128", model="minimax-m3"))
+    assert "not a multiple" not in str(hs.sweep(blocks, "lru", [16, 32]).notes)
+    assert "not a multiple" not in str(hs.curve(blocks, buffers=[16, 32], window=5).swept.notes)
+    tokens = write(tmp_path / "t.parquet", [drift()], metadata(model="x"))
+    assert "buffer 16 is not a multiple of 64" in str(hs.sweep(tokens, "lru", [16, 64]).notes)
+    four = write(tmp_path / "f.parquet", [drift()], metadata(unit="block4", model="qsa"))
+    notes = str(hs.sweep(four, "lru", [16, 20]).notes)
+    assert "buffer 20 is" in notes
+    assert "buffer 16 is" not in notes
+
+
+def test_flags_say_that_no_release_keeps_a_share() -> None:
+    load = "plan --concurrency 256 --prompt 32k --output-len 1024 --buffer 4096 --ratio 3"
+    said = run(f"{load} --resident-tokens 4096")
+    assert "4,096 resident tokens (no release keeps them)" in said
+    assert "Flags, of the same buffer and ratio without resident tokens: --tp-size" in said
+    assert "Flags: --tp-size" in run(load)
+
+
+def test_the_note_on_min_says_from_which_size_it_is_compared() -> None:
+    trace = hs.open_trace(SAMPLE)
+    notes = mode_notes([trace], "sglang-0.5.23", [4096], mode_of([trace], **DRAFTS), True)
+    assert notes[-1].endswith("may not hold what a step selects; from 8,192 slots on it does")
+    assert "from" not in str(
+        mode_notes([trace], "sglang-0.5.23", [8192], mode_of([trace], **DRAFTS), True)[1:]
+    )
+
+
+def test_what_is_on_the_gpu_is_called_the_hot_buffer() -> None:
+    said = run("sweep --policy lru --buffer 4096 --ratio 8 --no-min --layer 4")
+    assert "of a request: hot buffer 356.5 MiB on the GPU, KV 2.79 GiB on the host" in said
