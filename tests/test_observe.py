@@ -2,7 +2,9 @@
 
 import gzip
 import json
+import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +15,12 @@ from make_traces import drift, metadata, write
 import hisparse_sim as hs
 from hisparse_sim.cli import cli
 from hisparse_sim.gpu_replay.engine.metrics import Metrics
-from hisparse_sim.simulator.serving import counters, observing
+from hisparse_sim.simulator.serving import counters, fitting, observing
 from hisparse_sim.simulator.serving.counters import Observed, Reading
+from hisparse_sim.simulator.serving.models import load_model
 from hisparse_sim.traces import TraceError, open_trace
 from hisparse_sim.traces.synth.fitted import read_fit
+from hisparse_sim.traces.synth.generated import GeneratedTrace, alike_layers
 from hisparse_sim.traces.synth.generator import get_profile, reshaped
 
 prometheus = pytest.importorskip("prometheus_client")
@@ -247,7 +251,7 @@ def test_drafts_that_cannot_be() -> None:
 def counted_from(found: observing.Simulated, tokens: int = 1000) -> dict[str, float]:
     misses = found.misses_per_token * (found.counting_layers or 1) * tokens
     hits = misses / (1 - found.hit_rate) - misses
-    return {"hits": hits, "misses": misses, "bytes": misses * 656, "generated_tokens": tokens}
+    return {"hits": hits, "misses": misses, "bytes": misses * 1152, "generated_tokens": tokens}
 
 
 def test_counters_of_the_same_replay_agree(tmp_path: Path) -> None:
@@ -262,7 +266,7 @@ def test_counters_of_the_same_replay_agree(tmp_path: Path) -> None:
     rows = observing.compared(observed, found, setting).set_index("quantity")
     for name in ("hit rate", "misses per generated token"):
         assert rows.loc[name, "measured"] == pytest.approx(rows.loc[name, "simulated"])
-    assert rows.loc["bytes per miss", "measured"] == pytest.approx(656)
+    assert rows.loc["bytes per miss", "measured"] == pytest.approx(1152)
     assert rows["comparable"].str.len().gt(5).all()
 
 
@@ -298,6 +302,43 @@ def test_sglang_s_counters_stand_beside_its_lru(tmp_path: Path) -> None:
     assert not rows["quantity"].str.contains("resident").any()
 
 
+def test_sglang_s_policy_for_drafts_is_the_one_that_is_replayed(tmp_path: Path) -> None:
+    """Where a buffer is smaller than what a step selects, LRU would be refused, too."""
+    path = tmp_path / "t.parquet"
+    size = ("--context", 600, "--steps", 40, "--top-k", 64, "--draft-tokens", 4, "--layer", 3)
+    assert run("trace", "synth", "--profile", "glm-5.1", *size, "-o", path).exit_code == 0
+    nothing = Observed("m", 1, {"hits": 1, "misses": 1}, {}, {}, server="sglang")
+    for buffer in (128, 256):
+        found = observing.simulated(nothing, open_trace(path), observing.Setting(buffer))
+        own = hs.sweep(path, "epoch-clock", buffer, draft_tokens=4, compare_min=False).rows
+        assert found.policy == "epoch-clock"
+        assert found.misses_per_token == pytest.approx(own["misses_per_token"].item())
+
+
+def test_bytes_of_layers_that_share_an_index_are_those_of_sweep(tmp_path: Path) -> None:
+    """What an anchor misses is copied for those that repeat it; a layer that repeats another and
+    has rows is counted by no server."""
+    parts = [
+        drift(steps=60, layer=n, first_seq_len=400, seed=n, keep=(0.9, 0.5, 0.1)[n % 3])
+        for n in (0, 1, 5)
+    ]
+    types = ("full", "full", "shared", "shared", "shared", "shared")
+    trace = write(tmp_path / "t.parquet", parts, metadata(num_layers=6, layer_types=types))
+    nothing = Observed("m", 1, {"hits": 1, "misses": 1, "generated_tokens": 1}, {}, {})
+    setting = observing.Setting(buffer=64)
+    found = observing.simulated(nothing, open_trace(trace), setting)
+    words = {"engine": "vllm-0.33", "model": "glm-5.2"}
+    swept = hs.sweep(trace, "lru", 64, compare_min=False, **words).rows
+    rows = observing.compared(nothing, found, setting, load_model("glm-5.2"))
+    rows = rows.set_index("quantity")["simulated"]
+    bytes_ = rows["bytes per generated token"]
+    assert bytes_ == pytest.approx(swept["bytes_per_step"].item())
+    assert bytes_ == pytest.approx(rows["misses per generated token"] * rows["bytes per miss"])
+    alone = hs.sweep(trace, "lru", 64, compare_min=False, layers=[0, 1], engine="vllm-0.33").rows
+    assert found.misses_per_token == pytest.approx(alone["misses_per_step"].item())
+    assert found.copies_per_token != pytest.approx(found.misses_per_token, rel=0.01)
+
+
 def test_drafts_are_replayed_as_they_were_counted(tmp_path: Path) -> None:
     trace = open_trace(write(tmp_path / "t.parquet", [drift(steps=60, first_seq_len=400)]))
     counts = {"hits": 1, "misses": 1, "drafts": 10, "draft_tokens": 20, "accepted_drafts": 5}
@@ -309,23 +350,66 @@ def test_drafts_are_replayed_as_they_were_counted(tmp_path: Path) -> None:
 
 
 def test_a_profile_is_fitted_to_a_hit_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fitting, "_STEPS", 192)
     profile = reshaped(get_profile("glm-5.1"), prompt_len=2000, top_k=64, num_layers=6)
     setting = observing.Setting(buffer=192)
-    target = observing._replayed(
-        Observed("m", 1, {"hits": 1, "misses": 1}, {}, {}),
-        observing._scaled(profile, 2.0),
-        setting,
-        2000,
-    )
-    rate = target.hit_rate
+    twice = replace(profile, parameters=fitting._scaled(profile.parameters, 2.0))
+    nothing = Observed("m", 1, {"hits": 1, "misses": 1}, {}, {})
+    trace = GeneratedTrace(twice, 2000, 192, alike_layers(profile, 3))
+    rate = observing.simulated(nothing, trace, setting).hit_rate
     observed = Observed("m", 1, {"hits": rate, "misses": 1 - rate}, {}, {})
-    fit, found = observing.fitted(observed, profile, setting)
+    fit, found = fitting.fitted(observed, profile, setting)
     assert fit.reached
-    assert found.hit_rate == pytest.approx(rate, abs=0.003)
-    assert fit.scale == pytest.approx(2.0, rel=0.15)
+    assert 1 - found.hit_rate == pytest.approx(1 - rate, rel=0.02)
+    assert fit.scale == pytest.approx(2.0, rel=0.05)
     assert fit.parameters.sinks == profile.parameters.sinks
     nowhere = Observed("m", 1, {"hits": 0.001, "misses": 0.999}, {}, {})
-    assert not observing.fitted(nowhere, profile, setting)[0].reached
+    assert not fitting.fitted(nowhere, profile, setting)[0].reached
+
+
+def test_layers_of_a_fit_stand_for_as_many_each() -> None:
+    """A file has no weights: the two early layers of deepseek-v3.2 are no group of their own."""
+    assert alike_layers(get_profile("glm-5.1"), 3) == (30, 37, 44)
+    assert len(alike_layers(get_profile("deepseek-v3.2"), 3)) == 3
+    assert alike_layers(reshaped(get_profile("glm-5.1"), num_layers=2), 3) == (0, 1)
+
+
+@pytest.mark.parametrize("drafts", [False, True])
+def test_a_trace_of_a_fit_has_the_rate_that_was_fitted(
+    drafts: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had had other layers, steps and prompt than the replay to which the rate belonged."""
+    monkeypatch.setattr(fitting, "_STEPS", 60)
+    vllm = Vllm("glm-5.1", ("0",))
+    counted = {name: LOAD[name] for name in LOAD if drafts or "spec" not in name}
+    vllm.count(**counted | {"hisparse_cache_hits": 1900})
+    (tmp_path / "m.txt").write_text(vllm.text())
+    out, path = tmp_path / "observed.json", tmp_path / "x.parquet"
+    words = ("--profile", "glm-5.1", "--context", 40_000, "--quiet", "-o", out)
+    assert run("observe", tmp_path / "m.txt", *words).exit_code == 0
+    fit = json.loads(out.read_text())["fit"]
+    assert fit["hit_rate"] == pytest.approx(0.95, abs=0.05 * 0.02)
+    done = run("trace", "synth", "--fit", out, "-o", path)
+    assert done.exit_code == 0
+    assert "other" not in done.output
+    done = run("observe", tmp_path / "m.txt", "--trace", path, "--format", "json")
+    rows = {row["quantity"]: row for row in json.loads(done.stdout)["comparison"]}
+    assert rows["hit rate"]["simulated"] == fit["hit_rate"]
+    assert rows["accepted tokens per step"]["simulated"] == pytest.approx(
+        2.5 if drafts else 1, abs=0.02
+    )
+    told = " ".join(run("trace", "info", path).output.split())
+    assert f"has a hit rate of {fit['hit_rate']:.1%} at {fit['buffer']:,} slots" in told
+    assert "(counted: 95.0%)" in told
+    assert "another rate" not in told
+
+    for words in (("--layer", 3), ("--steps", 9), ("--context", 500), ("--like", "glm-5.2")):
+        done = run("trace", "synth", "--fit", out, *words, "-o", path, "--force")
+        assert done.exit_code == 0, done.output
+        assert "so this file has another rate" in done.output
+        told = " ".join(run("trace", "info", path).output.split())
+        assert "(counted: 95.0%); fitted with other" in told
+    assert "whose locality stands in for that of glm-5.2" in told
 
 
 def run(*words: Any) -> Any:
@@ -333,7 +417,7 @@ def run(*words: Any) -> Any:
 
 
 def test_from_counters_to_a_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(observing, "_STEPS", 40)
+    monkeypatch.setattr(fitting, "_STEPS", 40)
     vllm = Vllm()
     (tmp_path / "before.txt").write_text(Vllm().text() + _counted(vllm))
     (tmp_path / "after.txt").write_text(_counted(vllm))
@@ -349,10 +433,13 @@ def test_from_counters_to_a_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     found = json.loads(out.read_text())
     assert found["observed"]["hit_rate"] == 0.9
     assert found["observed"]["queries"] == 4
-    profile, *drafts = read_fit(out)
+    profile, layers, *drafts = read_fit(out)
+    assert found["setting"]["buffer"] == found["fit"]["buffer"] == 8192
     assert profile.name == "glm-5.1, fitted"
     assert profile.parameters.noise == found["fit"]["parameters"]["noise"]
-    assert profile.prompt_len == 6000
+    assert profile.steps == 40
+    assert profile.prompt_len + (40 * 2.5) // 2 == pytest.approx(6000, abs=2)
+    assert layers == (30, 37, 44)
     assert drafts == [4, found["fit"]["acceptance_length"]]
     assert 1 < drafts[1] < 4
     path = tmp_path / "synth.parquet"
@@ -382,6 +469,16 @@ def _counted(vllm: Vllm) -> str:
             '{"fit": {"profile": "glm-5.1", "parameters": {}, "context": 9, "queries": 64,'
             ' "acceptance_length": 1}}',
             "queries is 64",
+        ),
+        (
+            '{"fit": {"profile": "glm-5.1", "parameters": {}, "context": 9, "queries": 1,'
+            ' "acceptance_length": 1}}',
+            "('layers'): `hisparse-sim observe` writes one anew",
+        ),
+        (
+            '{"fit": {"profile": "glm-5.1", "parameters": {}, "context": 9, "queries": 1,'
+            ' "acceptance_length": 1, "prompt_len": 9, "steps": 9, "layers": [78]}}',
+            "layers is [78]",
         ),
     ],
 )
@@ -435,3 +532,49 @@ def test_it_says_how_counts_were_scaled(tmp_path: Path) -> None:
     unknown = CliRunner().invoke(cli, ["observe", str(tmp_path / "m.txt"), "--model", "nope"])
     assert unknown.exit_code == 2
     assert "unknown model 'nope'" in unknown.output
+
+
+def test_the_buffer_is_named_and_so_is_what_differs_from_the_server(tmp_path: Path) -> None:
+    vllm = Vllm("zai-org/GLM-5.2-FP8")
+    vllm.count(**{name: LOAD[name] for name in LOAD if "spec" not in name})
+    (tmp_path / "m.txt").write_text(vllm.text())
+    path = tmp_path / "t.parquet"
+    size = ("--context", 600, "--steps", 9, "--top-k", 64, "--draft-tokens", 4, "--layer", 3)
+    assert run("trace", "synth", "--profile", "glm-5.1", *size, "-o", path).exit_code == 0
+    compare = ("observe", tmp_path / "m.txt", "--trace", path)
+    done = run(*compare, "--format", "json")
+    found = json.loads(done.stdout)
+    (row,) = [row for row in found["comparison"] if row["quantity"] == "slots of a buffer"]
+    assert found["setting"]["buffer"] == row["simulated"] == 5 * 64
+    assert "vLLM's default for 4 queries a step, assumed" in row["comparable"]
+    assert len(found["notes"]) == 2
+    assert "the server runs glm-5.2, and what is replayed is of glm-5.1" in done.stderr
+    assert "accepts 4 tokens of 4 queries a step, and the server 1 of 1" in done.stderr
+    vllm.count(**{"spec_decode_num_drafts": 20, "spec_decode_num_draft_tokens": 60})
+    (tmp_path / "m.txt").write_text(vllm.text())
+    assert "4 queries a step, and the server 1 of 4" in run(*compare).stderr
+    vllm.count(spec_decode_num_accepted_tokens=59)
+    (tmp_path / "m.txt").write_text(vllm.text())
+    assert "queries a step, and" not in run(*compare).stderr
+    same = run(*compare, "--model", "glm-5.1", "--buffer", 320)
+    assert "the server runs" not in same.stderr
+    assert "as given; policy lru" in " ".join(same.stdout.split())
+
+
+@pytest.mark.parametrize("fit", [None, {"profile": "glm-5.1"}])
+def test_a_comparison_is_told_from_rows(fit: Any, tmp_path: Path) -> None:
+    path = tmp_path / "observed.json"
+    path.write_text(json.dumps({"observed": {}, "fit": fit}))
+    for words in (("report", path), ("plan", "--miss-curve", path)):
+        done = run(*words)
+        assert done.exit_code == 1
+        assert "holds counters of a server, as `observe` writes them" in done.output
+        assert f"trace synth --fit {path}" in done.output
+        assert ("observe --profile NAME" in done.output) == (fit is None)
+
+
+def test_the_page_lists_the_counters_that_are_read() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "observe.md").read_text()
+    table = page.split("## Counters that are read")[1].split("\n## ")[0]
+    listed = set(re.findall(r"`([a-z][a-z_]+)`", table))
+    assert listed == {*counters.COUNTERS, *counters.GAUGES, *counters.HISTOGRAMS}

@@ -107,6 +107,11 @@ def drafted(demand: Demand, draft_tokens: int, accepted: float | None = None) ->
     )
 
 
+def tokens_verified(steps: int, draft_tokens: int, accepted: float) -> int:
+    """Return how many tokens so many steps need, see `drafted`."""
+    return int((steps - 1) * accepted + 1e-9) + draft_tokens
+
+
 def first_tokens(tokens: int, draft_tokens: int, accepted: float) -> Longs:
     """Return the first of the `tokens` that each step verifies, [steps]."""
     most = max(0, int((tokens - draft_tokens) / accepted) + 2)

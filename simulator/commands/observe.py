@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from hisparse_sim.simulator.commands.setting_options import POSITIVE
+from hisparse_sim.simulator.commands.setting_options import POSITIVE, kv_dtype_option
 from hisparse_sim.traces.commands.options import (
     counter,
     open_traces,
@@ -47,7 +47,7 @@ def _profiles() -> Iterable[str]:
 @click.option(
     "--buffer",
     type=Number(1),
-    help="device_buffer_size of the server.  [default: the server's]",
+    help="device_buffer_size of the server, which it does not tell.  [default: the engine's]",
 )
 @click.option(
     "--resident-tokens",
@@ -68,13 +68,7 @@ def _profiles() -> Iterable[str]:
     help="Model profile of the server, for bytes and layers.  [default: that which it names, else "
     "that of the trace or the profile]",
 )
-@click.option(
-    "--kv-dtype",
-    type=click.Choice(["bf16", "fp8", "fp8-raw"]),
-    default="fp8",
-    show_default=True,
-    help="KV entries of the server: 1152, 656 or 576 bytes per token and layer.",
-)
+@kv_dtype_option
 @provenance_option
 @output_options
 @quiet_option
@@ -108,7 +102,7 @@ def observe(
     hisparse-sim observe before.txt after.txt --trace trace.parquet --ranks 8
     hisparse-sim observe before.txt after.txt --profile glm-5.1 -o observed.json
     """
-    from hisparse_sim.simulator.serving import counters, observing
+    from hisparse_sim.simulator.serving import counters, fitting, observing
     from hisparse_sim.simulator.serving.demand import profile_called
     from hisparse_sim.simulator.serving.models import load_model
     from hisparse_sim.simulator.views.observed_view import show_observed
@@ -140,10 +134,13 @@ def observe(
         found = observing.simulated(observed, trace, setting)
     elif chosen is not None:
         rounds = counter("rounds", quiet)
-        fit, found = observing.fitted(observed, chosen, setting, context, rounds)
-    names = [observed.model_name, trace.metadata.model if trace else chosen.model if chosen else ""]
-    served = load_model(model) if model else observing.model_called(names)
+        fit, found = fitting.fitted(observed, chosen, setting, context, rounds)
+    own = trace.metadata.model if trace else chosen.model if chosen else ""
+    served = load_model(model) if model else observing.model_called([observed.model_name, own])
     rows = observing.compared(observed, found, setting, served)
+    doubts = observing.doubts(observed, found, own, served)
+    for doubt in doubts:
+        note(doubt, quiet)
     if fit is not None and not fit.reached:
         note(
             f"no scale of {fit.profile} has a hit rate of {fit.observed_hit_rate:.1%}: the nearest"
@@ -153,7 +150,7 @@ def observe(
     if form == "table":
         show_observed(observed, rows, fit, output)
     elif form == "json":
-        write_document(observing.document(observed, rows, setting, fit), output)
+        write_document(observing.document(observed, rows, setting, fit, found, doubts), output)
     else:
         write_rows(rows, form, output)
     wrote(output, quiet)

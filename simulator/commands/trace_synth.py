@@ -1,6 +1,7 @@
 """The command `trace synth`."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from hisparse_sim.traces.commands.options import (
 )
 from hisparse_sim.traces.commands.values import Name, Number, Real, Seed, refuse_without, several
 from hisparse_sim.traces.file.metadata import MOST_QUERIES
-from hisparse_sim.traces.terminal import wrote
+from hisparse_sim.traces.terminal import note, wrote
 
 
 def _profiles() -> Iterable[str]:
@@ -104,7 +105,7 @@ def synth(
     Shapes: cyclic, thrash, all-new, none-new, step-change.
 
     Context, steps and top_k are those of the model that the profile was fitted to, unless given;
-    with --fit, the context and the drafts are those of the server.
+    with --fit, all of these, the layers and the drafts are those that gave the rate of the server.
     The file says `synthetic` and holds the fit: the published figures and those achieved. Positions
     of qsa (Qwen QSA) are blocks of 4 tokens: `sweep --model qsa` adds bytes. Of other models no
     figures are known: --like gives their shape the locality of a profile, and the file says so.
@@ -114,7 +115,7 @@ def synth(
     hisparse-sim trace synth --profile deepseek-v3.2 --context 32k --layer 30 -o synth.parquet
     hisparse-sim trace synth --profile glm-5.1 --layer 30 --draft-tokens 4 -o drafts.parquet
     hisparse-sim trace synth --like glm-5.2 --layer 0-9 -o shared.parquet
-    hisparse-sim trace synth --fit observed.json --layer 20,40 -o like-ours.parquet
+    hisparse-sim trace synth --fit observed.json -o like-ours.parquet
     hisparse-sim trace synth --shape cyclic --top-k 64 --context 4096 --distinct 512 -o scan.parquet
     """
     refuse_without("--draft-tokens", draft_tokens is not None, "--acceptance-length")
@@ -141,9 +142,25 @@ def synth(
             raise click.UsageError("--distinct belongs to --shape")
         asked = None if profile is None else profile_called(profile)
         if fit is not None:
-            asked, queries, accepted = read_fit(fit)
+            asked, fitted_layers, queries, accepted = read_fit(fit)
+            drafts = (queries, accepted)
+            others = [
+                name
+                for name, differs in {
+                    "layers": like or full_layers or layers not in (None, fitted_layers),
+                    "steps, context or top_k": reshaped(asked, **changes) != asked,
+                    "drafts": draft_tokens and (draft_tokens, acceptance_length) != drafts,
+                }.items()
+                if differs
+            ]
+            if others:
+                caveat = f"fitted with other {' and '.join(others)}, so this file has another rate"
+                note(f"{caveat}: `hisparse-sim observe SOURCE --trace {output}` tells it", quiet)
+                asked = replace(asked, stands_in=f"{asked.stands_in}; {caveat}")
+            if layers is None and like is None and full_layers is None:
+                layers = fitted_layers
             if draft_tokens is None and queries > 1:
-                draft_tokens, acceptance_length = queries, accepted
+                draft_tokens, acceptance_length = drafts
         if like is not None:
             model = load_model(like, profiles)
             asked = profile_like(model, asked)

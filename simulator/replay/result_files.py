@@ -147,6 +147,16 @@ def _json(path: Path) -> pd.DataFrame:
     read = _parsed(path, _content(path), "")
     if not isinstance(read, dict):
         return _of_records(path, read)
+    if {"observed", "fit"} <= read.keys():
+        fits = (
+            "" if read["fit"] else "`hisparse-sim observe --profile NAME` fits a profile to them, "
+        )
+        raise TraceError(
+            f"{path} holds counters of a server, as `observe` writes them, and no rows:"
+            f" {'' if read['fit'] else fits}"
+            f"`hisparse-sim trace synth --fit {path} -o TRACE` makes a trace of the fit, and"
+            f" `hisparse-sim sweep TRACE -o ROWS.json` rows of that"
+        )
     rows = _of_records(path, read.get("candidates", read.get("rows")))
     for name in _STAMP:
         if name in read:

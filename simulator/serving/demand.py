@@ -87,6 +87,8 @@ def profile_like(model: Model, profile: Profile | None = None) -> Profile:
     stands_in = f"for {chosen.model}, whose locality stands in for that of {model.name}"
     if chosen.tokens_per_position != model.position_tokens:
         stands_in += f", its blocks of {chosen.tokens_per_position} tokens for {plural(model.unit)}"
+    if chosen.stands_in:
+        stands_in = f"{chosen.stands_in}; {stands_in}"
     return reshaped(
         chosen,
         num_layers=model.layers,

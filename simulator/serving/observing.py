@@ -1,27 +1,23 @@
-"""Counters of a server beside a simulation of the same setting, and a profile fitted to them."""
+"""Counters of a server beside a simulation of the same setting."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from hisparse_sim.simulator.serving.counters import SGLANG, Observed
 from hisparse_sim.simulator.serving.engines import VLLM
 from hisparse_sim.simulator.serving.models import Model, load_model, profile_name
+from hisparse_sim.simulator.serving.replay_modes import replay_mode
 from hisparse_sim.simulator.serving.scenario import Scenario
 from hisparse_sim.simulator.serving.sweep_with_costs import sweep
 from hisparse_sim.traces import Trace
-from hisparse_sim.traces.file.layer_types import followers
-from hisparse_sim.traces.synth.generated import GeneratedTrace
-from hisparse_sim.traces.synth.generator import Parameters, Profile
+from hisparse_sim.traces.file.layer_types import FULL, followers, stands_for
 
-_LAYERS = 3  # that stand for all of a profile
-_STEPS = 192
-_ROUNDS = 9  # of bisection: the scale is then known to half a percent
-_WIDEST = 16.0  # scale of the amplitudes, up and down
-_CLOSE = 0.002  # hit rates that agree
+Weights = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -31,7 +27,7 @@ class Setting:
     buffer: int | None = None  # device_buffer_size; None: the server's default
     resident_tokens: int = 0  # of a request, see `sweep`
     ranks: int = 1  # of tensor parallelism: each counts
-    kv_dtype: str = "fp8"
+    kv_dtype: str = Scenario.kv_dtype
 
 
 @dataclass(frozen=True)
@@ -40,79 +36,79 @@ class Simulated:
 
     hit_rate: float
     misses_per_token: float  # of a layer that counts
+    copies_per_token: float  # of a layer, those that repeat an index included
     resident_share: float  # of all listed positions
     buffer: int
+    policy: str
+    queries: int  # of a step
     accepted_per_step: float
     counting_layers: int | None  # of the model: in vLLM those with an index, in SGLang all
     layers: int | None
     replayed: str  # of what: trace, requests and layers
 
 
-@dataclass(frozen=True)
-class Fit:
-    """A profile whose amplitudes of noise and drift were scaled until its hit rate was that of the
-    counters."""
-
-    profile: str
-    scale: float
-    parameters: Parameters
-    hit_rate: float  # achieved
-    observed_hit_rate: float
-    buffer: int
-    context: int  # tokens
-    queries: int
-    acceptance_length: float  # tokens that a step yields
-
-    @property
-    def reached(self) -> bool:
-        """Whether any scale gives the observed hit rate."""
-        return abs(self.hit_rate - self.observed_hit_rate) < 5 * _CLOSE
-
-
 def simulated(observed: Observed, trace: Trace, setting: Setting) -> Simulated:
-    """Replay a trace with the queries and the acceptance that were counted.
+    """Replay a trace with the queries and the acceptance that were counted, under the policy that
+    the server has for them.
 
     Raises what `sweep` raises.
     """
     rules: dict[str, Any] = {}
     if trace.metadata.draft_tokens == 1 and observed.queries > 1:
-        accepted = _accepted(observed)
+        accepted = accepted_by(observed)
         rules = {"draft_tokens": observed.queries, "acceptance_length": accepted}
-    sharing = followers(trace.metadata.layer_types)
-    stands_for = getattr(trace, "stands_for", {})
     buffer = setting.buffer
     if observed.server == SGLANG:
         # Every layer counts; a buffer that is not given is that of the engine.
-        buffer, rules["engine"] = buffer or 2 * trace.metadata.top_k, Scenario.engine
-        repeats = sharing
+        engine, buffer = Scenario.engine, buffer or 2 * trace.metadata.top_k
     else:
-        rules["engine"], rules["resident_tokens"] = VLLM.name, setting.resident_tokens
-        repeats = {}
-    swept = sweep(trace, "lru", buffer, compare_min=False, per_layer=True, **rules)
+        engine, rules["resident_tokens"] = VLLM.name, setting.resident_tokens
+    mode = replay_mode([trace], engine, **rules)
+    policy = "lru" if mode is None else mode.own_policy([trace])
+    swept = sweep(trace, policy, buffer, engine=engine, compare_min=False, per_layer=True, **rules)
     if swept.interrupted:  # part of a trace is no prediction
         raise KeyboardInterrupt
     rows = swept.rows
-    layer_weights = [
-        stands_for.get(layer, 1) * (1 + repeats.get(layer, 0)) for layer in map(int, rows["layer"])
-    ]
-    weights = np.array(layer_weights, float)
+    counting, copying = _layer_weights(trace, rows["layer"], observed.server)
 
-    def total(name: str) -> float:
+    def total(name: str, weights: Weights = counting) -> float:
         return float((rows[name] * weights).sum()) if name in rows else 0.0
 
     asked = total("accesses") - total("resident_accesses")
-    accepted = total("accepted_per_step") / weights.sum() if "accepted_per_step" in rows else 1.0
+    accepted = total("accepted_per_step") / counting.sum() if "accepted_per_step" in rows else 1.0
     layers = trace.metadata.num_layers
+    with_index = len(followers(trace.metadata.layer_types))
     return Simulated(
         hit_rate=1 - total("misses") / asked if asked else 1.0,
         misses_per_token=total("misses") / total("steps") / accepted,
+        copies_per_token=total("misses", copying) / total("steps", copying) / accepted,
         resident_share=total("resident_accesses") / total("accesses"),
         buffer=int(rows["buffer"].iloc[0]),
+        policy=policy,
+        queries=1 if mode is None else mode.queries(trace),
         accepted_per_step=accepted,
-        counting_layers=layers if observed.server == SGLANG else len(sharing) or layers,
+        counting_layers=layers if observed.server == SGLANG else with_index or layers,
         layers=layers,
         replayed=_replayed_of(trace),
     )
+
+
+def _layer_weights(trace: Trace, layers: Iterable[Any], server: str) -> tuple[Weights, Weights]:
+    """Return the weights of these layers, [rows] each, in what a server counts and in what it
+    copies.
+
+    vLLM counts layers with an index, and copies for those that repeat it, too; SGLang counts all.
+    """
+    types = trace.metadata.layer_types
+    drawn = getattr(trace, "stands_for", {})
+    standing = stands_for(types, trace.layers)
+    numbers = [int(layer) for layer in layers]
+    copying = np.array([drawn.get(layer, 1) * standing[layer] for layer in numbers], float)
+    kinds = dict(enumerate(types or ()))
+    counting = np.array(
+        [drawn.get(layer, 1) * (kinds.get(layer, FULL) == FULL) for layer in numbers], float
+    )
+    return (copying if server == SGLANG or not counting.any() else counting), copying
 
 
 def _replayed_of(trace: Trace) -> str:
@@ -154,12 +150,21 @@ def compared(
         "a rate: however many layers, requests and ranks there are, if what stays resident, buffer"
         " and context are the same" + (f"; mean of {found.replayed}" if found else ""),
     )
+    if found is not None:
+        whose_buffer = "as given"
+        if setting.buffer is None:
+            default = "SGLang's default" if observed.server == SGLANG else "vLLM's default"
+            queries = f" for {found.queries} queries a step" * (found.queries > 1)
+            whose_buffer = f"{default}{queries}, assumed: give another with --buffer"
+        add("slots of a buffer", "", None, found.buffer, f"{whose_buffer}; policy {found.policy}")
     misses = bytes_ = per_miss = None
     if found is not None and counting:
         misses = found.misses_per_token * counting * setting.ranks
     if entry_bytes and layers and counting:
         per_miss = entry_bytes * layers / counting
-        bytes_ = None if misses is None else misses * per_miss
+        if found is not None and misses is not None:
+            bytes_ = found.copies_per_token * layers * setting.ranks * entry_bytes
+            per_miss = bytes_ / misses if misses else per_miss
     scaled = "of all layers that count and all ranks"
     if misses is not None:
         scaled = (
@@ -216,77 +221,53 @@ def model_called(names: Iterable[str]) -> Model | None:
     return next((load_model(name) for name in names if name and profile_name(name)), None)
 
 
-def fitted(
-    observed: Observed,
-    profile: Profile,
-    setting: Setting,
-    context: int | None = None,
-    progress: Callable[[int, int], None] | None = None,
-) -> tuple[Fit, Simulated]:
-    """Scale the noise and drift of a profile until its hit rate is the one observed.
+def doubts(
+    observed: Observed, found: Simulated | None, replayed: str, served: Model | None
+) -> tuple[str, ...]:
+    """Return what makes a replay another thing than what the server runs, a sentence each.
 
-    One number is fitted to one number: the shape of the profile stays what it is. `context`: mean
-    tokens of a request, that of the profile if not given. Returns the fit and its replay; where no
-    scale reaches the rate, the nearest is returned and `reached` is False.
+    `replayed`, `served`: the model of the trace or profile, and of the server.
     """
-    tokens = context or profile.prompt_len
-    low, high = -np.log(_WIDEST), np.log(_WIDEST)
-    scale, found = 1.0, _replayed(observed, profile, setting, tokens)
-    for number in range(_ROUNDS):
-        if progress is not None:
-            progress(number + 1, _ROUNDS)
-        if abs(found.hit_rate - observed.hit_rate) <= _CLOSE:
-            break
-        if found.hit_rate > observed.hit_rate:  # too regular
-            low = np.log(scale)
-        else:
-            high = np.log(scale)
-        scale = float(np.exp((low + high) / 2))
-        found = _replayed(observed, _scaled(profile, scale), setting, tokens)
-    fit = Fit(
-        profile.name,
-        scale,
-        _scaled(profile, scale).parameters,
-        found.hit_rate,
-        observed.hit_rate,
-        found.buffer,
-        tokens,
-        observed.queries,
-        _accepted(observed),
-    )
-    return fit, found
+    if found is None:
+        return ()
+    said = []
+    own = profile_name(replayed)
+    if own and served is not None and own != served.name:
+        said.append(
+            f"the server runs {served.name}, and what is replayed is of {own}: only the rate can be"
+            f" compared, as far as the two models select alike"
+        )
+    accepted, queries = found.accepted_per_step, found.queries
+    counted, asked = observed.accepted_per_step, observed.queries
+    apart = queries != asked or abs(accepted - counted) > 0.1 * counted
+    if apart and observed.server != SGLANG:  # which counts no drafts
+        said.append(
+            f"the trace accepts {accepted:.2g} tokens of {queries} queries a step, and the server"
+            f" {counted:.2g} of {asked}: give a trace of one query a step, which is replayed with"
+            f" the drafts of the server"
+        )
+    return tuple(said)
 
 
 def document(
-    observed: Observed, rows: pd.DataFrame, setting: Setting, fit: Fit | None
+    observed: Observed,
+    rows: pd.DataFrame,
+    setting: Setting,
+    fit: Any = None,
+    found: Simulated | None = None,
+    notes: Iterable[str] = (),
 ) -> dict[str, Any]:
-    """Return all of it as a JSON object, as `trace synth --fit` reads it."""
+    """Return all of it as a JSON object, as `trace synth --fit` reads it; `fit`: a `Fit`."""
+    used = setting if found is None else replace(setting, buffer=found.buffer)
     return {
         "observed": asdict(observed) | {"hit_rate": observed.hit_rate, "queries": observed.queries},
-        "setting": asdict(setting),
+        "setting": asdict(used),
         "comparison": rows.to_dict("records"),
         "fit": None if fit is None else asdict(fit),
+        "notes": list(notes),
     }
 
 
-def _accepted(observed: Observed) -> float:
+def accepted_by(observed: Observed) -> float:
+    """Return the mean tokens that a step accepts, within what its queries allow."""
     return float(np.clip(observed.accepted_per_step, 1, observed.queries))
-
-
-def _scaled(profile: Profile, scale: float) -> Profile:
-    parameters = profile.parameters
-    return replace(
-        profile,
-        parameters=replace(
-            parameters,
-            noise=parameters.noise * scale,
-            drift=parameters.drift * scale,
-            early_noise=parameters.early_noise * scale,
-        ),
-    )
-
-
-def _replayed(observed: Observed, profile: Profile, setting: Setting, context: int) -> Simulated:
-    steps = int(_STEPS * max(1.0, observed.accepted_per_step)) + observed.queries
-    trace = GeneratedTrace(profile, context, steps, _LAYERS)
-    return simulated(observed, trace, setting)

@@ -5,8 +5,9 @@ from pathlib import Path
 import pandas as pd
 
 from hisparse_sim.simulator.serving.counters import SERVERS, Observed
-from hisparse_sim.simulator.serving.observing import Fit
+from hisparse_sim.simulator.serving.fitting import Fit
 from hisparse_sim.simulator.views.tables import print_table
+from hisparse_sim.traces.synth.fitted import said
 from hisparse_sim.traces.terminal import escaped
 
 
@@ -24,10 +25,7 @@ def show_observed(
         told += f" in {observed.window_s:,.0f} s"
     after = ""
     if fit is not None:
-        after = (
-            f"\n{fit.profile} with noise and drift x {fit.scale:.3g} has a hit rate of"
-            f" {fit.hit_rate:.1%} at {fit.buffer:,} slots and {fit.context:,} tokens"
-        )
+        after = f"\n{said(vars(fit))}"
     print_table(
         rows,
         {

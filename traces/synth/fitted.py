@@ -1,8 +1,9 @@
 """Profiles fitted to what a server counted, as `observe` writes them."""
 
 import os
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from hisparse_sim.traces.documents import read_json
 from hisparse_sim.traces.errors import TraceError
@@ -11,9 +12,11 @@ from hisparse_sim.traces.synth.generator import Parameters, Profile, get_profile
 
 
 class Fitted(NamedTuple):
-    """A profile as it was fitted: named "PROFILE, fitted", of the context that was stated."""
+    """A profile as it was fitted: named "PROFILE, fitted", with the prompt and the steps whose hit
+    rate is that of the server in `layers`."""
 
     profile: Profile
+    layers: tuple[int, ...]
     draft_tokens: int  # queries of a step; 1: no drafts
     acceptance_length: float
 
@@ -41,19 +44,44 @@ def read_fit(path: str | os.PathLike[str]) -> Fitted:
         if wrong:
             raise ValueError(f"{wrong[0]} is no parameter, or has no value that is one")
         parameters = replace(profile.parameters, **given)
-        context, queries = fit["context"], fit["queries"]
-        accepted = fit["acceptance_length"]
-        for name, value, most in (
-            ("context", context, 2**31 - 1),
-            ("queries", queries, MOST_QUERIES),
-        ):
-            if type(value) is not int or not 1 <= value <= most:
-                raise ValueError(f"{name} is {value!r}")
+        queries = _whole(fit, "queries", MOST_QUERIES)
+        accepted, layers = fit["acceptance_length"], fit["layers"]
+        prompt_len, steps = _whole(fit, "prompt_len"), _whole(fit, "steps")
+        if not layers or any(layer not in range(profile.num_layers) for layer in layers):
+            raise ValueError(f"layers is {layers!r}")
+        says = said(fit)
         if type(accepted) not in (int, float) or not 1 <= accepted <= queries:
             raise ValueError(f"acceptance_length is {accepted!r}")
     except (ValueError, LookupError, AttributeError, TypeError) as error:
-        raise TraceError(f"{path} holds a fit that cannot be used ({error})") from None
+        raise TraceError(
+            f"{path} holds a fit that cannot be used ({error}): `hisparse-sim observe`"
+            f" writes one anew"
+        ) from None
     assert isinstance(parameters, Parameters)
-    name = f"{profile.name}, fitted"
-    fitted = replace(profile, name=name, parameters=parameters, fit=fit, prompt_len=context)
-    return Fitted(fitted, queries, accepted)
+    fitted = replace(
+        profile,
+        name=f"{profile.name}, fitted",
+        parameters=parameters,
+        prompt_len=prompt_len,
+        steps=steps,
+        stands_in=says,
+        fit=fit,
+    )
+    return Fitted(fitted, tuple(layers), queries, accepted)
+
+
+def said(fit: Mapping[str, Any]) -> str:
+    """Return what was fitted to what, in half a sentence. Raises LookupError, TypeError or
+    ValueError for a fit that does not say it."""
+    return (
+        f"{fit['profile']} with noise and drift x {fit['scale']:.3g} has a hit rate of"
+        f" {fit['hit_rate']:.1%} at {fit['buffer']:,} slots and {fit['context']:,} tokens"
+        f" (counted: {fit['observed_hit_rate']:.1%})"
+    )
+
+
+def _whole(fit: Mapping[str, Any], name: str, most: int = 2**31 - 1) -> int:
+    value = fit[name]
+    if type(value) is not int or not 1 <= value <= most:
+        raise ValueError(f"{name} is {value!r}")
+    return value

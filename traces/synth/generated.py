@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from functools import cached_property
 from importlib.metadata import version
@@ -33,16 +33,39 @@ def stand_ins(profile: Profile, count: int) -> dict[int, int]:
     return {0: early} | found if early else found
 
 
+def alike_layers(profile: Profile, count: int) -> tuple[int, ...]:
+    """Return at most `count` layers of a profile that stand for as many each, to one: the middle
+    ones of groups of all layers by their noise."""
+    layers = sorted(range(profile.num_layers), key=lambda layer: layer_noise(profile, layer))
+    groups = np.array_split(layers, min(count, len(layers)))
+    return tuple(sorted(int(group[len(group) // 2]) for group in groups))
+
+
+def prompt_of(context: int, steps: int) -> int:
+    """Return the tokens of a prompt with which a request has `context` tokens on average."""
+    return max(context - steps // 2, 1)
+
+
 class GeneratedTrace(Trace):
     """One request of a profile, its layers represented by a few. There is no file."""
 
-    def __init__(self, profile: Profile, context: int, steps: int, layers: int, seed: int = 0):
-        """Requests of `context` tokens on average over `steps` steps, in about `layers` layers."""
-        shape = reshaped(profile, prompt_len=max(context - steps // 2, 1), steps=steps)
+    def __init__(
+        self,
+        profile: Profile,
+        context: int,
+        steps: int,
+        layers: int | Sequence[int],
+        seed: int = 0,
+    ):
+        """Requests of `context` tokens on average over `steps` steps, in about `layers` layers, or
+        in these, each of which counts as one."""
+        shape = reshaped(profile, prompt_len=prompt_of(context, steps), steps=steps)
         self._shape, self._seed = shape, seed
         self._made: dict[int, Demand] = {}
         self._rebuild = (profile, context, steps, layers, seed)
-        self.stands_for = stand_ins(profile, layers)  # layer -> layers of the model
+        self.stands_for = (  # layer -> layers of the model
+            stand_ins(profile, layers) if isinstance(layers, int) else dict.fromkeys(layers, 1)
+        )
         self.path = Path(f"{profile.name}@{context}")  # no file has such a name
         self.metadata = replace(
             metadata(

@@ -32,7 +32,7 @@ from typing import Any
 import numpy as np
 
 from hisparse_sim.traces.demand import Demand, Ints
-from hisparse_sim.traces.drafts import check_accepted, drafted
+from hisparse_sim.traces.drafts import check_accepted, drafted, tokens_verified
 from hisparse_sim.traces.errors import TraceError
 from hisparse_sim.traces.file.layer_types import FULL, layer_types_of
 from hisparse_sim.traces.file.metadata import Metadata
@@ -73,7 +73,7 @@ class Profile:
     aliases: tuple[str, ...] = ()
     tokens_per_position: int = 1  # above 1 a position is a block of so many tokens
     compressed: bool = False  # or a group of them, which has an entry once it is complete
-    stands_in: str = ""  # whose figures it has, if they are not of `model`
+    stands_in: str = ""  # whose figures it has, if not those published of `model`
     fit: Any = None  # published and achieved figures, JSON
 
 
@@ -206,7 +206,7 @@ def synthesize(
     _check(profile)
     mean = float(draft_tokens if acceptance_length is None else acceptance_length)
     check_accepted(mean, draft_tokens)
-    tokens = int((profile.steps - 1) * mean + 1e-9) + draft_tokens
+    tokens = tokens_verified(profile.steps, draft_tokens, mean)
     drawn = profile if draft_tokens == 1 else replace(profile, steps=tokens)
     _check(drawn)
     layers = list(range(profile.num_layers)) if layers is None else sorted(set(layers))
