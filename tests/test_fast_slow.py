@@ -32,8 +32,8 @@ def test_the_page_says_where_it_is_of_no_use() -> None:
 
     assert closed(2, 6) < 0 < closed(2, 4)
     row = (
-        f"such as 6 x top-k | LRU | `fast-slow` closes {closed(2, 6):.0f} % there (8k traces, ranks "
-        f"to 2 x top-k; {closed(3, 6):.0f} % with ranks to 3 x) |"
+        f"such as 6 x top-k | LRU | `fast-slow` closes {closed(2, 6):.0f} % there (8k traces, ranks"
+        f" to 2 x top-k; {closed(3, 6):.0f} % with ranks to 3 x) |"
     )
     assert row in (root / "docs/choose-a-policy.md").read_text()
 
