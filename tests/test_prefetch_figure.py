@@ -75,6 +75,14 @@ def test_of_several_traces_all_together_are_drawn() -> None:
     assert axes.figure.get_supxlabel() == "synthetic trace u"
 
 
+@pytest.mark.parametrize("column", ["trace", "prefetcher", "policy", "buffer", "copies_per_step"])
+def test_a_file_that_lacks_a_column(tmp_path: Path, column: str) -> None:
+    path = tmp_path / "study.csv"
+    pd.concat([ROWS, ROWS.assign(buffer=96)]).drop(columns=column).to_csv(path, index=False)
+    with pytest.raises(ValueError, match=f"lacks the columns {column}:"):
+        figures.plot("prefetch", [path])
+
+
 def test_other_tables_are_refused() -> None:
     with pytest.raises(ValueError, match="lacks the columns copies_per_step"):
         figures.exposed_misses(ROWS.drop(columns="copies_per_step"))

@@ -54,8 +54,10 @@ def _policies(measure: str) -> Callable[[pd.DataFrame, str], "Axes | Figure"]:
 
 
 def _prefetch(rows: pd.DataFrame, style: str) -> "Axes | Figure":
-    if "prefetcher" in rows and rows.loc[rows["prefetcher"] != NO_PREFETCH, "buffer"].nunique() > 1:
-        return prefetched.exposed_misses_by_buffer(rows, style=style)
+    if {"prefetcher", "buffer"} <= set(rows):
+        ahead = rows[rows["prefetcher"] != NO_PREFETCH]
+        if ahead["buffer"].nunique() > 1:
+            return prefetched.exposed_misses_by_buffer(rows, style=style)
     return prefetched.exposed_misses(rows, style=style)
 
 
