@@ -109,6 +109,9 @@ def test_a_legend_of_curves_names_policies_and_buffers_once(swept: hs.Sweep) -> 
     assert labels(axes) == ["LRU", "FIFO", "MIN", "B = 8", "B = 16"]
     means = [line for line in axes.lines if len(line.get_xdata()) and line.get_linewidth() > 1]
     assert len({(line.get_color(), line.get_linestyle()) for line in means}) == len(means) == 6
+    for column in ("layers", "step", "misses_per_step"):
+        with pytest.raises(ValueError, match=f"lacks the columns {column}$"):
+            figures.rolling_misses(curves.drop(columns=column))
     alone: Any = figures.rolling_misses(curves[curves["policy"] == "lru"])
     assert labels(alone) == ["B = 8", "B = 16"]
 
