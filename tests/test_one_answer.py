@@ -37,7 +37,7 @@ def test_plan_and_serve_say_how_misses_become_those_of_the_load() -> None:
         f" at B 4,096 from {100 * replayed.rate:.1f} to {100 * rate:.1f} %"
     )
     assert rate < replayed.rate
-    assert said in planned.notes
+    assert said in planned.document()["assumptions"]
     served = hs.serve(trace=SAMPLE, concurrencies=32, buffer=4096, ratio=2, **SMALL)
     assert said in served.notes
     assert "scaled" not in str(hs.serve(trace=SAMPLE, modes="baseline", **SMALL).notes)
@@ -46,6 +46,17 @@ def test_plan_and_serve_say_how_misses_become_those_of_the_load() -> None:
     checked = run(f"plan --config {{}} {load}")
     assert "note: misses from sample" in checked
     assert said in checked
+
+
+@pytest.mark.parametrize(
+    "words", ["plan --buffer 64 --ratio 4", "serve --buffer 64 --ratio 4", "plan --config {}"]
+)
+def test_notes_are_in_terms_of_the_command(words: str) -> None:
+    load = "--model minimax-m3 --prompt 16k --output-len 256 --concurrency 16 --quiet"
+    done = CliRunner().invoke(cli, f"{words} {load}".replace("{}", '{"top_k":16}').split())
+    said = " ".join(done.output.split())
+    assert "as if they were of 4: give a --trace" in said
+    assert "`" not in said
 
 
 def test_an_ordinary_trace_is_regrouped_for_drafts_as_by_sweep() -> None:

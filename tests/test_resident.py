@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+import hisparse_sim as hs
 from hisparse_sim.cli import cli
 from hisparse_sim.policies import get_policy
 from hisparse_sim.simulator.serving.load_and_targets import Aim
@@ -125,3 +126,22 @@ def test_plan_tries_shares_and_serve_confirms(concurrency: int) -> None:
     )
     row = next(row for row in json.loads(again.stdout) if row["mode"] == "hisparse")
     assert row["tokens_per_s"] == best["tokens_per_s"]
+
+
+def test_the_table_of_the_page_is_what_plans_give() -> None:
+    page = Path(__file__).parents[1] / "docs" / "hybrid-and-prefetch.md"
+    lines = page.read_text(encoding="utf-8").splitlines()
+    first = next(i for i, line in enumerate(lines) if line.startswith("| concurrent requests"))
+    cells = [
+        [cell.strip(" *").replace(",", "") for cell in line.strip("|").split("|")]
+        for line in lines[first : first + 7]
+    ]
+    loads, rates = cells[0][1:], {name: row for name, *row in cells[2:]}
+    shares = {"nothing resident": 0, "4096": 4096, "16384": 16_384, "whole": 40_960}
+    for concurrency in ("8", "32", "128"):
+        at = loads.index(concurrency)
+        for name, tokens in shares.items():
+            planned = hs.plan(concurrency=int(concurrency), resident_tokens=tokens)
+            assert planned.best is not None
+            assert rates[name][at] == f"{planned.best['tokens_per_s']:.0f}"
+            assert rates["without HiSparse"][at] == f"{planned.baseline['tokens_per_s']:.0f}"

@@ -85,8 +85,13 @@ def call_of(command: click.Command, chosen: Mapping[str, Any]) -> str:
 
 def say(notes: Iterable[str], quiet: bool) -> None:
     """Print notes for the reader of a result."""
-    for each in notes:
-        note("note: " + in_options(each, click.get_current_context().command), quiet)
+    for each in optioned(notes):
+        note("note: " + each, quiet)
+
+
+def optioned(notes: Iterable[str]) -> tuple[str, ...]:
+    """Return notes with the options of the command in place of arguments."""
+    return tuple(in_options(each, click.get_current_context().command) for each in notes)
 
 
 def given(options: dict[str, Any]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from hisparse_sim.simulator.commands.answers import (
     asked,
     call_of,
     check_load,
+    optioned,
     say,
     scenario_of,
     write,
@@ -22,7 +23,7 @@ from hisparse_sim.simulator.commands.answers import (
 from hisparse_sim.simulator.commands.load_options import load_options, mode_choice, target_options
 from hisparse_sim.simulator.commands.serve import serve
 from hisparse_sim.simulator.commands.setting_options import deployment_options, policy_option
-from hisparse_sim.traces.commands.options import counter, in_options, output_form, output_options
+from hisparse_sim.traces.commands.options import counter, output_form, output_options
 from hisparse_sim.traces.commands.values import Number, refuse_without, several
 from hisparse_sim.traces.terminal import wrote
 
@@ -110,8 +111,10 @@ def plan(
             concurrency=options["concurrency"] or api.DEFAULT_CONCURRENCY,
             **scenario_of(options),
         )
-        command = click.get_current_context().command
-        findings = [replace(one, text=in_options(one.text, command)) for one in findings]
+        findings = [
+            replace(one, text=text)
+            for one, text in zip(findings, optioned(one.text for one in findings), strict=True)
+        ]
         if form == "table":
             show_findings(findings, output)
         else:
@@ -137,7 +140,7 @@ def plan(
     again = "" if found.best is None else call_of(serve, _chosen(found.best, found.setting.mode))
     if form == "table":
         rows = found.rows(candidates)
-        show_plan(found, rows, found.setting, found.aim, again, found.notes, output)
+        show_plan(found, rows, found.setting, found.aim, again, optioned(found.notes), output)
     elif form == "json":
         document = found.document(candidates) | {"serve": again}
         write_document(document, found.origin, options | searched, output)

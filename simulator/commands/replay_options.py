@@ -123,7 +123,7 @@ mode_options = combined(
         default=0,
         show_default=True,
         help="Tokens of a request that stay on the GPU, in front of its hot buffer: by SGLang's "
-        "rules the newest, by vLLM's the pages that it would release last.",
+        "rules the newest, by vLLM's the pages that it would lose last.",
     ),
 )
 

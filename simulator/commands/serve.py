@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hisparse_sim.simulator.commands.answers import asked, check_load, say, write
+from hisparse_sim.simulator.commands.answers import asked, check_load, optioned, say, write
 from hisparse_sim.simulator.commands.load_options import load_options, mode_choice, target_options
 from hisparse_sim.simulator.commands.setting_options import deployment_options, policy_option
 from hisparse_sim.simulator.replay.mode_names import EPOCH_CLOCK
@@ -106,7 +106,7 @@ def serve(
             f" B {served.buffer:,}, ratio {options['ratio']}{_share(options)},"
             f" {_policy(served.setting, options)}\n\n"
         )
-        show_served(served.rows, before, served.setting, served.aim, served.notes, output)
+        show_served(served.rows, before, served.setting, served.aim, optioned(served.notes), output)
     else:
         seed = options.pop("seed")
         options["buffer"] = served.buffer  # a default depends on the model

@@ -26,7 +26,7 @@ class Planned(Shown, Plan):
 
     def document(self, every: bool = False) -> dict[str, Any]:
         """Everything, with its basis."""
-        return super().document(every) | {"assumptions": list(self.setting.assumptions())}
+        return super().document(every) | {"assumptions": [*self.notes, *self.setting.assumptions()]}
 
     def _shown(self) -> tuple[str, Iterable[str], pd.DataFrame]:
         title = "No plan"
