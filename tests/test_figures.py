@@ -109,11 +109,15 @@ def test_a_legend_of_curves_names_policies_and_buffers_once(swept: hs.Sweep) -> 
     assert labels(axes) == ["LRU", "FIFO", "MIN", "B = 8", "B = 16"]
     means = [line for line in axes.lines if len(line.get_xdata()) and line.get_linewidth() > 1]
     assert len({(line.get_color(), line.get_linestyle()) for line in means}) == len(means) == 6
-    for column in ("layers", "step", "misses_per_step"):
-        with pytest.raises(ValueError, match=f"lacks the columns {column}$"):
-            figures.rolling_misses(curves.drop(columns=column))
     alone: Any = figures.rolling_misses(curves[curves["policy"] == "lru"])
     assert labels(alone) == ["B = 8", "B = 16"]
+
+
+def test_a_file_of_curves_without_layers(swept: hs.Sweep, tmp_path: Path) -> None:
+    rows = hs.curve(swept.pieces[0].trace, ["lru"], [8], window=4).rows
+    rows.drop(columns="layers").to_csv(tmp_path / "curve.csv", index=False)
+    with pytest.raises(ValueError, match="the figure of curves lacks the column layers"):
+        figures.plot("curve", [tmp_path / "curve.csv"])
 
 
 def test_dots_carry_the_excess_and_the_spread_of_layers(swept: hs.Sweep) -> None:

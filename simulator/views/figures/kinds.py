@@ -53,6 +53,12 @@ def _policies(measure: str) -> Callable[[pd.DataFrame, str], "Axes | Figure"]:
     return draw
 
 
+def _curve(rows: pd.DataFrame, style: str) -> "Axes":
+    if "layers" not in rows:
+        raise ValueError("the figure of curves lacks the column layers: give it what curve wrote")
+    return misses.rolling_misses(rows, style=style)
+
+
 def _prefetch(rows: pd.DataFrame, style: str) -> "Axes | Figure":
     if {"prefetcher", "buffer"} <= set(rows):
         ahead = rows[rows["prefetcher"] != NO_PREFETCH]
@@ -66,9 +72,7 @@ KINDS = {
     "policies": Kind(
         "misses of policies at each buffer", "sweep", lambda r, s: misses.policy_dots(r, style=s)
     ),
-    "curve": Kind(
-        "rolling misses over decode steps", "curve", lambda r, s: misses.rolling_misses(r, style=s)
-    ),
+    "curve": Kind("rolling misses over decode steps", "curve", _curve),
     "study": Kind("misses of policies, with intervals", "study", _policies("misses")),
     "gap": Kind(
         "share of the gap between LRU and MIN that policies close, with intervals",

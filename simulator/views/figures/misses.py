@@ -53,17 +53,14 @@ def rolling_misses(
     The band spans the 10th to 90th percentile of the smoothed layers; more than six lines have
     none. `window` (default: the column) must be that of the curves; `provenance` (default: the
     trace) stands in the corner. Raises ValueError for curves of other or several windows."""
-    timed = "swap_in_us" in curves
-    drawn = "swap_in_us" if timed else "misses_per_step"
-    needed = ("policy", "buffer", "step", "layers", drawn)
-    if missing := [name for name in needed if name not in curves]:
-        raise ValueError(f"the figure of curves lacks the columns {', '.join(missing)}")
     curves = joined_curves(curves)
     windows = sorted(set(curves["window"])) if "window" in curves else [window]
     window = window or windows[0]
     if windows != [window]:
         found = " and ".join(map(str, windows))
         raise ValueError(f"the curves have windows of {found} steps, not of {window}: draw one")
+    timed = "swap_in_us" in curves
+    drawn = "swap_in_us" if timed else "misses_per_step"
     with styled(style):
         policies = list(dict.fromkeys(curves["policy"]))
         several = "trace" in curves and curves["trace"].nunique() > 1
