@@ -353,7 +353,7 @@ def test_synthetic_layers_that_share_an_index(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (["--full-layers", "1,2"], "layer 0 must be one of full_layers"),
+        (["--full-layers", "1,2"], "layer 0 must be one of --full-layers"),
         (["--full-layers", "0,78"], "there is no layer 78"),
         (["--full-layers", "0,2", "--layer", "5"], "has an index: choose from 0, 2"),
         (

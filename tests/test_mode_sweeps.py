@@ -203,7 +203,7 @@ def test_what_cannot_be_replayed(tmp_path: Path, options: list[str], sentence: s
 def test_epoch_clock_wants_drafts() -> None:
     found = run("--policy", "epoch-clock")
     assert found.exit_code in (1, 2)
-    assert "give --draft-tokens, or choose lru" in found.output
+    assert "give at least 2 --draft-tokens, or choose lru" in found.output
 
 
 def test_notes_say_what_is_assumed(tmp_path: Path) -> None:

@@ -211,9 +211,9 @@ def test_shapes_are_traces(tmp_path: Path, name: str) -> None:
     ("changes", "requests", "message"),
     [
         ({"top_k": 99_999_999_999}, 1, "top_k is 99999999999, expected less than 2"),
-        ({"prompt_len": 2**31 - 50}, 1, "40 steps behind a prompt of 2147483598 tokens take"),
+        ({"prompt_len": 2**31 - 50}, 1, "40 steps behind a prompt of 2,147,483,598 tokens take"),
         ({"steps": 2**31 - 2000}, 1, "of memory at least, and this machine has"),
-        ({}, 10**9, "the names of 1000000000 requests take"),
+        ({}, 10**9, "the names of 1,000,000,000 requests take"),
     ],
 )
 def test_what_no_memory_holds_is_refused_before_it_is_tried(

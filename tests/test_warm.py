@@ -106,7 +106,7 @@ def test_what_has_no_warm_start_says_so(trace: Path) -> None:
         lambda: hs.mrc(trace, start="warm"),
     )
     for call in calls:
-        with pytest.raises(ValueError, match="only replays of one query a step, by SGLang"):
+        with pytest.raises(ValueError, match="a warm start is of sweeps, curves and studies"):
             call()
 
 
@@ -117,7 +117,7 @@ def test_the_command_line_has_it(trace: Path) -> None:
     assert json.loads(done.stdout)[0]["start"] == "warm"
     refused = CliRunner().invoke(cli, ["sweep", str(trace), *options, "--draft-tokens", "2"])
     assert refused.exit_code in (1, 2)
-    assert "only replays of one query a step, by SGLang" in refused.stderr
+    assert "a warm start is of sweeps, curves and studies without" in refused.stderr
 
 
 @pytest.fixture

@@ -8,18 +8,30 @@ of a wrong draft would have selected is not in such a trace.
 """
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from hisparse_sim.traces.demand import Demand, Longs
 from hisparse_sim.traces.errors import TraceError
-from hisparse_sim.traces.file.columns import QUERY
 
-if TYPE_CHECKING:
-    from hisparse_sim.traces.file.reader import Trace
 
-STATED_WITHIN = 0.05  # an acceptance length is stated with one decimal place
+def first_queries(demand: Demand) -> Demand:
+    """Return the rows of the first query of every step; of several, without scores and ranks."""
+    if demand.query is None:
+        return demand
+    rows = demand.first_rows
+    offsets, entries = _of_rows(demand.offsets, rows)
+    return replace(
+        demand,
+        step=demand.step[rows],
+        seq_len=demand.seq_len[rows],
+        offsets=offsets,
+        positions=demand.positions[entries],
+        scores=None,
+        next_positions=None,
+        query=None,
+    )
 
 
 def check_accepted(accepted: float, draft_tokens: int) -> None:
@@ -28,39 +40,6 @@ def check_accepted(accepted: float, draft_tokens: int) -> None:
         raise ValueError(
             f"{accepted:g} accepted tokens a step: of {draft_tokens} draft tokens 1 to"
             f" {draft_tokens} are accepted"
-        )
-
-
-def accepted_per_step(trace: "Trace") -> float:
-    """Return the mean tokens that a step of a trace with drafts accepts; nan if none has a step
-    after it. All layers of a request have the same steps, so that one is read."""
-    accepted = accepting = 0
-    for part in {part.request: part for part in trace.parts}.values():
-        demand = trace.read(part, {QUERY})
-        lengths = demand.seq_len[demand.first_rows]
-        accepted += int(lengths[-1] - lengths[0]) if len(lengths) else 0
-        accepting += max(len(lengths) - 1, 0)
-    return accepted / accepting if accepting else float("nan")
-
-
-def check_stated(
-    trace: "Trace", draft_tokens: int | None = None, acceptance_length: float | None = None
-) -> None:
-    """Raise ValueError if what is stated of the drafts of a trace that has some is not what it
-    says itself."""
-    own = trace.metadata.draft_tokens
-    if draft_tokens not in (None, own):
-        raise ValueError(
-            f"{trace.path} has {own} draft tokens a step, not {draft_tokens}: leave `draft_tokens`"
-            " out"
-        )
-    if acceptance_length is None:
-        return
-    accepted = accepted_per_step(trace)
-    if abs(acceptance_length - accepted) > STATED_WITHIN:
-        raise ValueError(
-            f"{trace.path} says itself that {accepted:.2f} tokens of a step were accepted, not"
-            f" {acceptance_length:g}: leave `acceptance_length` out"
         )
 
 
@@ -86,7 +65,7 @@ def drafted(demand: Demand, draft_tokens: int, accepted: float | None = None) ->
         )
     heads = first_tokens(demand.rows, draft_tokens, mean)
     if len(heads) == 0:
-        raise TraceError(f"{place} has {demand.rows} steps, too few for {draft_tokens} queries")
+        raise TraceError(f"{place} has {demand.rows:,} steps, too few for {draft_tokens} queries")
     query = np.tile(np.arange(draft_tokens, dtype=np.int32), len(heads))
     rows = np.repeat(heads, draft_tokens) + query
     offsets, entries = _of_rows(demand.offsets, rows)

@@ -31,6 +31,11 @@ def escaped(text: str, lines: bool = False) -> str:
     )
 
 
+def counted(count: int, what: str) -> str:
+    """Return "1 step" or "1,024 steps"."""
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
 def wrote(path: Path | None, quiet: bool) -> None:
     """Note that a file was written; None stands for none."""
     if path is not None:

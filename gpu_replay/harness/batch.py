@@ -116,7 +116,7 @@ def check_rows(kernel: Kernel, batch: Batch, buffer: int, top_k: int) -> None:
     widest = batch.widest_row
     if not widest <= top_k <= buffer <= 32767:
         raise ValueError(
-            f"a step has up to {widest} positions: need {widest} <= top_k <= buffer <= 32767, "
+            f"a step has up to {widest:,} positions: need {widest} <= top_k <= buffer <= 32767, "
             f"got top_k {top_k} and buffer {buffer}"
         )
     if kernel.pads_rows:
@@ -128,7 +128,7 @@ def check_rows(kernel: Kernel, batch: Batch, buffer: int, top_k: int) -> None:
             if short.any():
                 step = int(cell.step[int(np.argmax(short))])
                 raise ValueError(
-                    f"the {kernel.name} kernel reads top_k = {top_k} positions from every request "
-                    f"longer than the buffer, but {cell.request}, layer {cell.layer}, step {step} "
-                    "has fewer; use `kernel` native"
+                    f"the {kernel.name} kernel reads top_k = {top_k:,} positions from every "
+                    f"request longer than the buffer, but {cell.request}, layer {cell.layer}, "
+                    f"step {step} has fewer; use `kernel` native"
                 )

@@ -15,6 +15,7 @@ from hisparse_sim.simulator.commands.replay_options import (
     long_work,
     mode_options,
     open_traces_or_facts,
+    refuse_start,
     replay_options,
     selection,
     traces_argument,
@@ -87,6 +88,7 @@ def curve(
     form = output_form(form, path if form is None else output, FIGURE_SUFFIXES)
     priced = ("--model", "--kv-dtype", "--kernel", "--batch", "--profiles")
     refuse_without("--link", options["link"] is not None, *priced)
+    refuse_start(options["start"], options["engine"])
     opened = open_traces_or_facts(traces, options.pop("provenance"))
     options["requests"] = chosen_requests(options["requests"], opened)
     if len(opened) > 1:
@@ -111,7 +113,11 @@ def curve(
         figures.save(drawn, path)
     else:
         parameters = selection(swept, options)
-        parameters |= {"window": window, "skip_steps": skip_steps, "start": options["start"]}
+        parameters |= {
+            "window": window,
+            "skip_steps": skip_steps,
+            "start": curves.rows["start"].iloc[0],
+        }
         if "rules" in curves.rows:
             parameters |= {name: options[name] for name in MODE}
         write_rows(stamped(curves.rows, swept.digests, options["seed"], parameters), form, output)

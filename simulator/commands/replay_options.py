@@ -22,7 +22,7 @@ from hisparse_sim.traces.commands.options import (
     quiet_option,
     selection_options,
 )
-from hisparse_sim.traces.commands.values import Name, Number, Real, Seed, several
+from hisparse_sim.traces.commands.values import Name, Number, Real, Seed, given, several
 from hisparse_sim.traces.file.metadata import MOST_QUERIES
 from hisparse_sim.traces.files import is_file, work_of
 from hisparse_sim.traces.terminal import note, wrote
@@ -126,6 +126,20 @@ mode_options = combined(
         "rules the newest, by vLLM's the pages that it would lose last.",
     ),
 )
+
+
+def refuse_start(start: str, engine: str) -> None:
+    """Raise UsageError if --start was given and is not how a buffer starts by the rules of the
+    engine."""
+    from hisparse_sim.simulator.replay.modes import RULES
+    from hisparse_sim.simulator.serving.engines import load_engine
+
+    rules = RULES[load_engine(engine).rules]
+    if rules.start not in (None, start) and given("--start"):
+        raise click.UsageError(
+            f"by the rules of {rules.engine} a buffer always has a {rules.start} start: leave"
+            f" --start {start} out"
+        )
 
 
 def open_traces_or_facts(patterns: Sequence[str], provenance: str | None) -> "list[Trace]":

@@ -15,6 +15,7 @@ from hisparse_sim.simulator.commands.replay_options import (
     long_work,
     mode_options,
     open_traces_or_facts,
+    refuse_start,
     replay_options,
     selection,
     traces_argument,
@@ -48,7 +49,7 @@ COSTS = (  # options that say what costs are of
     multiple=True,
     callback=several(int, least=1),
     help="host_to_device_ratio: add how many requests fit into memory, and the bytes over the "
-    "link.",
+    "link.  [default: with --model 2]",
 )
 @model_option
 @machine_options
@@ -99,6 +100,7 @@ def sweep(
     )
     refuse_without("--link", link, "--kernel", "--batch")
     refuse_without("--ratio or --link", memory or link, "--kv-dtype", "--profiles")
+    refuse_start(options["start"], options["engine"])
     opened = open_traces_or_facts(traces, options.pop("provenance"))
     options["requests"] = chosen_requests(options["requests"], opened)
     if output is not None:

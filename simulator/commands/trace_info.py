@@ -18,7 +18,7 @@ from hisparse_sim.traces.commands.options import (
 )
 from hisparse_sim.traces.commands.values import Output
 from hisparse_sim.traces.files import refuse_input, refuse_same, refuse_unwritable
-from hisparse_sim.traces.terminal import escaped, printable, wrote
+from hisparse_sim.traces.terminal import escaped, note, printable, wrote
 
 if TYPE_CHECKING:
     from hisparse_sim.traces import Trace
@@ -93,9 +93,16 @@ def show_full_info(
     from hisparse_sim.simulator.views.mrc_view import shares_of_misses
     from hisparse_sim.simulator.views.tables import write_rows
     from hisparse_sim.simulator.views.terminal import fit_caveat
+    from hisparse_sim.traces.file.queries import has_drafts
 
     if plot is not None:
         refuse_unwritable(plot)
+    for trace in filter(has_drafts, opened):
+        note(
+            f"{trace.name} has drafts: of every step only the first query is measured;"
+            " `hisparse-sim sweep` and `curve` count the misses of all",
+            quiet,
+        )
     rows = locality(opened, executor=executor)
     if form != "table":
         digests = dict(zip(trace_names(opened), (trace.sha256 for trace in opened), strict=True))
@@ -103,12 +110,13 @@ def show_full_info(
     elif len(opened) > 1:
         show_localities(rows, output)
     else:
+        misses = "" if has_drafts(opened[0]) else shares_of_misses(opened[0])
         about = opened[0].metadata
         name = printable(opened[0].path.name)
         title = escaped(f"{name}: {about.model or 'unknown model'}, {about.provenance}")
         if caveat := fit_caveat(about):
             title += f"\nfit: {escaped(caveat)}"
-        show_locality(title, rows, output, shares_of_misses(opened[0]))
+        show_locality(title, rows, output, misses)
     wrote(output, quiet)
     if plot is not None:
         figures.save(figures.locality_page(rows), plot)

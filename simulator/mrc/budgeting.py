@@ -135,8 +135,8 @@ def spread(sizes: Longs, misses: Longs, alike: int) -> Longs:
     """
     if alike not in sizes:
         raise ValueError(
-            f"a budget of {alike} slots per buffer: choose a multiple of {np.diff(sizes).min()}"
-            f" from {sizes[0]} to {sizes[-1]}"
+            f"a budget of {alike:,} slots per buffer: choose a multiple of {np.diff(sizes).min()}"
+            f" from {sizes[0]:,} to {sizes[-1]:,}"
         )
     segments = []
     for number, curve in enumerate(misses):

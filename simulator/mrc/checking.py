@@ -69,8 +69,8 @@ def refuse_contradictions(
                     one = own.iloc[0]
                     raise TraceError(
                         f"facts of {one['trace']} contradict each other: request"
-                        f" {one['request']!r}, layer {one['layer']}, {one['policy']} at {size}"
-                        f" slots has {known[size]} misses and {count}; leave one file out"
+                        f" {one['request']!r}, layer {one['layer']}, {one['policy']} at {size:,}"
+                        f" slots has {known[size]:,} misses and {count:,}; leave one file out"
                     )
 
 

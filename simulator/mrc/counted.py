@@ -314,8 +314,8 @@ def _rows(
         for missing in sorted(set(buffers) - set(sizes.tolist())):
             step = int(np.diff(sizes).min(initial=MAX_BUFFER_SIZE))
             raise TraceError(
-                f"{trace.path} has no {policy} at {missing} slots; its sizes go from {sizes[0]} to"
-                f" {sizes[-1]} in steps of {step}"
+                f"{trace.path} has no {policy} at {missing:,} slots; its sizes go from {sizes[0]:,}"
+                f" to {sizes[-1]:,} in steps of {step:,}"
             )
     keys = ["request", "layer", "buffer"]
     rows = lines.rows

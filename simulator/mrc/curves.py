@@ -164,9 +164,9 @@ class MissCurves(Shown):
         of_a_part = self.lines.groupby(["trace_sha256", "request", "layer"], dropna=False)
         since = self.lines["first_step"] - of_a_part["first_step"].transform("min")
         if ((since < steps) & (since + self.lines["steps"] > steps)).any():
-            raise ValueError(f"{steps} steps end inside a window of steps that are summed up")
+            raise ValueError(f"{steps:,} steps end inside a window of steps that are summed up")
         if not (since >= steps).any():
-            raise ValueError(f"no request has more than {steps} steps")
+            raise ValueError(f"no request has more than {steps:,} steps")
         kept = self._kept((since >= steps).to_numpy())
         return replace(kept, lines=skipped(kept.lines, steps))
 
@@ -176,7 +176,9 @@ class MissCurves(Shown):
         for policy, curve in self.of.items():
             kept = curve.sizes <= largest
             if not kept.any():
-                raise ValueError(f"the smallest buffer has {curve.sizes[0]} slots, not {largest}")
+                raise ValueError(
+                    f"the smallest buffer has {curve.sizes[0]:,} slots, not {largest:,}"
+                )
             of[policy] = Curve(curve.method, curve.sizes[kept], curve.misses[:, kept])
         return replace(self, of=of)
 

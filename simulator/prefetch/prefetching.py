@@ -13,7 +13,7 @@ from hisparse_sim.simulator.prefetch import PREFETCHERS
 from hisparse_sim.simulator.prefetch.drafts import DRAFTS
 from hisparse_sim.simulator.prefetch.kernel import STAMP, Counted, Hints, compiled
 from hisparse_sim.simulator.prefetch.prefetcher import Prefetcher, PrefetchError, Setup, View
-from hisparse_sim.simulator.prefetch.queries import first_queries, has_drafts
+from hisparse_sim.simulator.prefetch.queries import with_hints
 from hisparse_sim.simulator.replay.faults import Hook, called, check_hook, state_of
 from hisparse_sim.simulator.replay.kept import Finished
 from hisparse_sim.simulator.replay.kernel import Rows
@@ -24,6 +24,7 @@ from hisparse_sim.simulator.replay.sweeping import TINY
 from hisparse_sim.simulator.replay.tasks import Task, known_of
 from hisparse_sim.traces import Demand, Part, Trace, TraceError
 from hisparse_sim.traces.file.columns import QUERY
+from hisparse_sim.traces.file.queries import has_drafts
 
 _NO_LIMIT = 2**31 - 1
 
@@ -157,7 +158,7 @@ def read_with_hints(
     """Read a part as a prefetcher takes it, and the hints of its steps."""
     columns = columns_for(trace, [prefetcher, *policies])
     if has_drafts(trace):
-        return first_queries(trace.read(part, (*columns, QUERY), steps))
+        return with_hints(trace.read(part, (*columns, QUERY), steps))
     demand = trace.read(part, columns, steps)
     layers = [each.layer for each in trace.parts if each.request == part.request]
     if prefetcher.layer is not None:

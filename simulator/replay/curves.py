@@ -72,8 +72,8 @@ def check_window(longest: int, window: int, skip_steps: int) -> None:
         raise ValueError(f"`skip_steps` is {skip_steps}; it must not be negative")
     if longest < skip_steps + window:
         raise ValueError(
-            f"the longest request has {longest} steps, too few for a window of {window} after "
-            f"skipping {skip_steps}; choose a smaller `window`"
+            f"the longest request has {longest:,} steps, too few for a window of {window:,} after "
+            f"skipping {skip_steps:,}; choose a smaller `window`"
         )
 
 

@@ -142,8 +142,8 @@ def replay_part(
     if longest > buffer_size:
         raise TraceError(
             f"request {demand.request!r}, layer {demand.layer}, step "
-            f"{demand.step[int(lengths.argmax())]} selects {longest} positions, more than "
-            f"a buffer of {buffer_size} holds; choose a larger buffer"
+            f"{demand.step[int(lengths.argmax())]} selects {longest:,} positions, more than "
+            f"a buffer of {buffer_size:,} holds; choose a larger buffer"
         )
     steps = len(demand.step)
     # Short steps come first, since seq_len never shrinks; everything is resident in them.
@@ -216,8 +216,8 @@ def check_top_k(trace: Trace, buffer_size: int) -> None:
     """Raise TraceError if a step of `trace` may select more positions than the buffer holds."""
     if trace.metadata.top_k > buffer_size:
         raise TraceError(
-            f"{trace.path} selects top_k = {trace.metadata.top_k} positions per step, more than a "
-            f"buffer of {buffer_size} holds; choose `buffer` {trace.metadata.top_k} or more"
+            f"{trace.path} selects top_k = {trace.metadata.top_k:,} positions per step, more than "
+            f"a buffer of {buffer_size:,} holds; choose `buffer` {trace.metadata.top_k} or more"
         )
 
 

@@ -13,8 +13,8 @@ def check_start(start: str, starts: Sequence[str]) -> None:
     """Raise ValueError for a start that is none of `starts`."""
     if start == WARM and WARM not in starts:
         raise ValueError(
-            "only replays of one query a step, by SGLang's rules, have a warm start; choose staged"
-            " or direct"
+            "a warm start is of sweeps, curves and studies without drafts, resident tokens and"
+            " vLLM's rules; choose staged or direct"
         )
     if start not in starts:
         raise ValueError(f"unknown start {start!r}; choose {' or '.join(starts)}")

@@ -15,7 +15,7 @@ from hisparse_sim.simulator.replay import mode_names
 from hisparse_sim.simulator.replay.coverage import coverage
 from hisparse_sim.simulator.replay.kept import Finished, Kept, Setting
 from hisparse_sim.simulator.replay.metrics import excess_over_min, tidy_row, tidy_rows
-from hisparse_sim.simulator.replay.modes import EPOCH_CLOCK, Mode
+from hisparse_sim.simulator.replay.modes import EPOCH_CLOCK, NEEDS_DRAFTS, Mode
 from hisparse_sim.simulator.replay.modes.columns import shared_columns
 from hisparse_sim.simulator.replay.ranking import columns_for
 from hisparse_sim.simulator.replay.replaying import (
@@ -285,7 +285,10 @@ def _row(
 def _policy(policy: str | Policy, mode: Mode | Variant | None) -> Policy:
     own = mode.policy(policy) if mode is not None and isinstance(policy, str) else None
     if own is None and policy == mode_names.EPOCH_CLOCK:
-        raise PolicyError(
-            f"{policy} is SGLang's policy for drafts: give `draft_tokens`, or choose lru"
-        )
+        if isinstance(mode, Mode) and mode.rules.drafts_policy is None:
+            raise PolicyError(
+                f"{policy} is a policy of SGLang, and these are the rules of {mode.rules.engine}:"
+                " choose lru, or an SGLang `engine`"
+            )
+        raise PolicyError(NEEDS_DRAFTS)
     return own or get_policy(policy)

@@ -22,7 +22,7 @@ from hisparse_sim.simulator.serving.model import Model
 from hisparse_sim.simulator.serving.models import check_unit, profile_name
 from hisparse_sim.simulator.serving.speculation import Speculation, Stated
 from hisparse_sim.traces import OneTrace, Trace
-from hisparse_sim.traces.drafts import accepted_per_step, check_stated
+from hisparse_sim.traces.file.queries import accepted_per_step, check_stated
 
 
 def trace_and_drafts(

@@ -242,7 +242,7 @@ def page_notes(traces: Iterable[Trace], sizes: Iterable[int]) -> list[str]:
     """Return notes on sizes that the engine refuses."""
     tokens = {tokens_of(trace.metadata.unit) for trace in traces}
     return [
-        f"buffer {size} is not a multiple of {PAGE_TOKENS}, which the engine requires"
+        f"buffer {size:,} is not a multiple of {PAGE_TOKENS}, which the engine requires"
         for size in sizes
         if not all(whole_pages(size, each) for each in tokens)
     ]

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from hisparse_sim.simulator.prefetch.queries import read_first_queries
 from hisparse_sim.simulator.replay.metrics import Misses
 from hisparse_sim.simulator.serving.costs import SwapIn
 from hisparse_sim.simulator.serving.latency import swap_in_us
@@ -15,6 +14,7 @@ from hisparse_sim.simulator.study.barrier import least_barrier
 from hisparse_sim.simulator.study.least import least_misses
 from hisparse_sim.simulator.study.measured import Measured
 from hisparse_sim.simulator.study.reuse import reuse_of
+from hisparse_sim.traces.file.queries import read_first_queries
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from hisparse_sim.policies import Policy
-from hisparse_sim.simulator.prefetch.queries import read_first_queries
 from hisparse_sim.simulator.replay.kept import Finished
 from hisparse_sim.simulator.replay.kernel import digest_of_sources
 from hisparse_sim.simulator.replay.starts import WARM, counted
@@ -17,6 +16,7 @@ from hisparse_sim.simulator.replay.tasks import Task, known_of
 from hisparse_sim.simulator.study.least import least_exposed, least_misses, window_misses
 from hisparse_sim.simulator.study.reuse import reuse_of
 from hisparse_sim.traces import Trace
+from hisparse_sim.traces.file.queries import read_first_queries
 
 COLUMNS = ("least_newest", "least_start", "least_newest_start", "least_exposed")
 STAMP = digest_of_sources(Path(__file__).parent).hex()[:14]

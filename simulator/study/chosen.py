@@ -5,9 +5,13 @@ from typing import TypeVar
 
 from hisparse_sim.policies import Policy, PolicyError, get_policy
 from hisparse_sim.simulator.prefetch import Prefetcher
+from hisparse_sim.simulator.prefetch.shared_index import SHARED_INDEX
 from hisparse_sim.simulator.replay.mode_names import EPOCH_CLOCK
 from hisparse_sim.simulator.replay.ranking import columns_for
 from hisparse_sim.traces import Trace, TraceError
+from hisparse_sim.traces.file.layer_types import followers
+from hisparse_sim.traces.file.queries import has_drafts
+from hisparse_sim.traces.file.units import in_blocks, plural
 
 Named = TypeVar("Named", Policy, Prefetcher)
 
@@ -54,6 +58,36 @@ def applicable(
     if without:
         notes.append(f"left out, since they do not apply to every trace: {', '.join(without)}")
     return tuple(dict.fromkeys(found))
+
+
+def about_rows(traces: Iterable[Trace]) -> list[str]:
+    """Return notes on what is replayed of a trace, and what its positions are."""
+    notes = []
+    for trace in traces:
+        if has_drafts(trace):
+            notes.append(f"{trace.name} has drafts: of every step only the first query is replayed")
+        if in_blocks(trace):
+            notes.append(f"{trace.name}: positions and slots are {plural(trace.metadata.unit)}")
+    return notes
+
+
+def other_layers(traces: Iterable[Trace], prefetchers: Iterable[Prefetcher]) -> list[str]:
+    """Return notes on prefetchers that know another layer, for traces where that tells little."""
+    names = [each.name for each in prefetchers if each.layer is not None]
+    notes = []
+    for trace in traces if names else ():
+        if trace.metadata.provenance == "synthetic":
+            notes.append(
+                f"{trace.name} is synthetic: its layers are independent of each other, those of"
+                f" models are not, so it says nothing about {' and '.join(names)}"
+            )
+        if SHARED_INDEX.name in names and followers(trace.metadata.layer_types):
+            notes.append(
+                f"{SHARED_INDEX.name} guesses layers of {trace.name} that have an index of their"
+                " own; it is not SGLang's prefetch for layers that share one, which is exact"
+                " (docs/hybrid-and-prefetch.md)"
+            )
+    return notes
 
 
 def too_large(budgets: Iterable[int], sizes: Iterable[int], top_k: int) -> list[str]:

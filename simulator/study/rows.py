@@ -10,12 +10,12 @@ import pandas as pd
 from hisparse_sim.simulator.mrc.curves import MissCurves
 from hisparse_sim.simulator.mrc.names import TEXTBOOK_LRU
 from hisparse_sim.simulator.prefetch import NO_PREFETCH
-from hisparse_sim.simulator.prefetch.queries import has_drafts
 from hisparse_sim.simulator.replay.metrics import tidy_rows
 from hisparse_sim.simulator.serving.costs import SwapIn
 from hisparse_sim.simulator.study.batches import Batch, batches_of, busiest, least_us_of
 from hisparse_sim.simulator.study.measured import Measured, Setting
 from hisparse_sim.simulator.study.statistics import draws, interval_of_ratio, paired_p_value
+from hisparse_sim.traces.file.queries import has_drafts
 
 BELADY, LRU = "belady", "lru"
 RESAMPLES = 2000

@@ -21,7 +21,6 @@ from hisparse_sim.simulator.prefetch.prefetching import (
     try_out,
     without_prefetch,
 )
-from hisparse_sim.simulator.prefetch.queries import has_drafts
 from hisparse_sim.simulator.replay.kept import Kept
 from hisparse_sim.simulator.replay.replaying import check_arguments, no_steps
 from hisparse_sim.simulator.replay.starts import ALL_STARTS, WARM
@@ -34,8 +33,10 @@ from hisparse_sim.simulator.serving.sweep_with_costs import swap_in_over
 from hisparse_sim.simulator.study.batches import entries_in
 from hisparse_sim.simulator.study.bounds import Bounds
 from hisparse_sim.simulator.study.chosen import (
+    about_rows,
     applicable,
     check_policy,
+    other_layers,
     policy_of,
     several,
     too_large,
@@ -44,8 +45,8 @@ from hisparse_sim.simulator.study.measured import Measured
 from hisparse_sim.simulator.study.rows import rows_of
 from hisparse_sim.traces import Trace, Traces, as_traces
 from hisparse_sim.traces.arguments import step_range, whole_number, whole_numbers
-from hisparse_sim.traces.file.units import in_blocks, plural
 from hisparse_sim.traces.notebook import Shown
+from hisparse_sim.traces.terminal import counted
 
 _SIZES = (1, 1.5, 2, 3, 4)  # of top_k
 BUDGETS = (64, 128, 256, 512)
@@ -153,20 +154,12 @@ def study(
     sizes = tuple(dict.fromkeys(given))
     for size in sizes:
         check_arguments(size, start, ALL_STARTS)
-    notes = [
-        f"{trace.name} has drafts: of every step only the first query is replayed"
-        for trace in of
-        if has_drafts(trace)
-    ]
-    notes += [
-        f"{trace.name}: positions and slots are {plural(trace.metadata.unit)}"
-        for trace in of
-        if in_blocks(trace)
-    ]
+    notes = about_rows(of)
     named = None if policies is None else map(policy_of, several(policies))
     chosen = applicable(of, named, POLICIES.values(), check_policy, notes)
     guesses = None if prefetchers is None else map(get_prefetcher, several(prefetchers))
     guessing = applicable(of, guesses, PREFETCHERS.values(), check_trace, notes)
+    notes += other_layers(of, guessing)
     for prefetcher in guessing:
         try_out(prefetcher)
     entries = [
@@ -193,7 +186,7 @@ def study(
     if priced.layers < priced.all_layers:
         computing = f"from one layer of {priced.name} that selects to the next"
     notes.append(
-        f"{computing} ({layer_us:,.0f} us for {batch} requests of"
+        f"{computing} ({layer_us:,.0f} us for {counted(batch, 'request')} of"
         f" {tokens:,.0f} tokens on {hardware}, {layout}; {times.kind}) the link copies"
         f" {hidden:,} entries for each of them"
     )
@@ -226,9 +219,9 @@ def study(
     reports = _Reports(sum(work), progress)
     curves = None
     if plain is None:
-        counted = {name: value for name, value in options.items() if name != "seed"}
+        common = {name: value for name, value in options.items() if name != "seed"}
         cold = "staged" if warm else start
-        curves = mrc(of, TEXTBOOK_LRU, start=cold, skip_steps=int(warm), **counted).summed()  # type: ignore[arg-type]
+        curves = mrc(of, TEXTBOOK_LRU, start=cold, skip_steps=int(warm), **common).summed()  # type: ignore[arg-type]
     measured: Measured | None = None
     bounds: Measured | None = None
     with Kept(keep) if isinstance(keep, str | PathLike) else nullcontext(keep) as kept:

@@ -9,6 +9,7 @@ import pandas as pd
 from hisparse_sim.simulator.prefetch import NO_PREFETCH
 from hisparse_sim.simulator.study.rows import ALL, FIRST, LRU
 from hisparse_sim.simulator.views.tables import table_text, write_text
+from hisparse_sim.traces.terminal import counted
 
 Columns = dict[str, tuple[str, Callable[[Any], str]]]
 
@@ -35,8 +36,8 @@ def show_study(rows: pd.DataFrame, output: Path | None = None) -> None:
     shown = rows[rows["trace"] == (ALL if len(traces) > 1 else traces[0])]
     first = shown.iloc[0]
     before = (
-        f"{', '.join(traces)} ({first['provenance']}): {first['parts']} parts, {first['requests']}"
-        f" request{'s' * bool(first['requests'] > 1)}, {first['start']} start"
+        f"{', '.join(traces)} ({first['provenance']}): {counted(first['parts'], 'part')},"
+        f" {counted(first['requests'], 'request')}, {first['start']} start"
         f"{', without the rows of drafts' * bool(first['queries'] == FIRST)}\n"
         "Misses, % of accesses, with 95 % intervals over requests and layers; change against LRU,"
         " %; time of one layer's swap-in, and how much of it MIN would save, and a prefetch that"

@@ -14,7 +14,7 @@ from hisparse_sim.simulator.views.tables import print_table
 from hisparse_sim.traces import Metadata, TraceInfo
 from hisparse_sim.traces.file.layer_types import followers
 from hisparse_sim.traces.file.units import TOKEN, plural
-from hisparse_sim.traces.terminal import escaped, printable
+from hisparse_sim.traces.terminal import counted, escaped, printable
 
 Columns = dict[str, tuple[str, Callable[[Any], str]]]
 
@@ -120,7 +120,7 @@ def _memory(rows: pd.DataFrame) -> str:
     for _, row in rows.drop_duplicates(["buffer", "host_to_device_ratio"]).iterrows():
         lines.append(
             f"  buffer {row['buffer']:,}, ratio {row['host_to_device_ratio']}: "
-            f"{row['requests_per_gpu']} requests per GPU, limited by: {row['limit']}\n"
+            f"{counted(row['requests_per_gpu'], 'request')} per GPU, limited by: {row['limit']}\n"
             f"    of a request: hot buffer {row['hot_buffer_bytes'] / 2**20:,.1f} MiB on the GPU, "
             f"KV {row['host_bytes_per_request'] / 2**30:,.2f} GiB on the host\n"
             + textwrap.fill(row["reason"], 80, initial_indent="    ", subsequent_indent="    ")
@@ -152,10 +152,6 @@ def show_policies(rows: pd.DataFrame, output: Path | None = None) -> None:
     )
 
 
-def _counted(count: int, what: str) -> str:
-    return f"{count:,} {what}{'s' * (count != 1)}"
-
-
 def show_trace_info(info: TraceInfo, output: Path | None = None) -> None:
     """Print a description of a trace, and a line per layer and for all layers."""
     metadata = info.metadata
@@ -164,8 +160,8 @@ def show_trace_info(info: TraceInfo, output: Path | None = None) -> None:
         "provenance": metadata.provenance,
         "source": metadata.source or "unknown",
         "dataset": metadata.dataset or "unknown",
-        "holds": f"{_counted(len(info.requests), 'request')},"
-        f" {_counted(len(info.per_layer), 'layer')}"
+        "holds": f"{counted(len(info.requests), 'request')},"
+        f" {counted(len(info.per_layer), 'layer')}"
         + (f" of {metadata.num_layers}" if metadata.num_layers else "")
         + f", {info.total.rows:,} rows, {info.total.positions:,} positions",
         "unit": metadata.unit

@@ -106,15 +106,15 @@ def check(loaded: Loaded, tap: Tap, prompts: Sequence[Prompt], settings: Setting
             raise TraceError(f"{place}: the prompt is empty")
         if settings.sampling is None and follows < settings.tokens:
             raise TraceError(
-                f"{place}: the text has {len(prompt.ids)} tokens, the capture needs "
-                f"{prompt.prompt_len + settings.tokens} (a prompt of {prompt.prompt_len}, and "
-                f"{settings.tokens} that decode follows): take a longer text, a shorter prompt, "
+                f"{place}: the text has {len(prompt.ids):,} tokens, the capture needs "
+                f"{prompt.prompt_len + settings.tokens:,} (a prompt of {prompt.prompt_len:,}, and "
+                f"{settings.tokens:,} that decode follows): take a longer text, a shorter prompt, "
                 "fewer steps, or sample"
             )
         if context is not None and prompt.prompt_len + settings.tokens > context:
             raise TraceError(
-                f"{place}: {prompt.prompt_len} tokens and {settings.tokens} decoded do not fit "
-                f"into the {context} tokens that {loaded.name} was made for: shorten one of them"
+                f"{place}: {prompt.prompt_len:,} tokens and {settings.tokens:,} decoded do not fit "
+                f"into the {context:,} tokens that {loaded.name} was made for: shorten one of them"
             )
 
 

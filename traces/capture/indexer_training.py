@@ -191,8 +191,8 @@ def cut(loaded: Loaded, texts: Sequence[Sequence[int]], length: int) -> list[Seq
     sequences = pieces(texts, length)
     if len(sequences) < 2:
         raise TraceError(
-            f"training needs at least 2 sequences of {length} tokens behind what is captured, and "
-            f"the text has {sum(map(len, texts))} tokens left: take a longer text, a shorter "
+            f"training needs at least 2 sequences of {length:,} tokens behind what is captured, "
+            f"and the text has {sum(map(len, texts)):,} tokens left: take a longer text, a shorter "
             "capture or shorter sequences"
         )
     return sequences

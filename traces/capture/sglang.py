@@ -98,7 +98,9 @@ def capture(
         raise TraceError("a capture needs at least 2 new tokens and a concurrency of at least 1")
     longest = max(len(prompt.input_ids) for prompt in prompts)
     if longest + max_new_tokens > MOST_TOKENS:
-        raise TraceError(f"{longest} tokens and {max_new_tokens} new ones are too many for a trace")
+        raise TraceError(
+            f"{longest:,} tokens and {max_new_tokens:,} new ones are too many for a trace"
+        )
     folder = work_of(target)
     release = locked(folder, "a capture")
     try:

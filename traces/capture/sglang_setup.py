@@ -64,8 +64,8 @@ class Estimate:
             f"{_size(self.download_bytes)} to download, {_size(self.answer_bytes)} in "
             f"the largest answer, {_size(self.scratch_bytes)} of scratch files, a trace of "
             f"about {_size(self.trace_bytes)}; the server needs {_size(self.server_bytes)} of "
-            f"pinned host memory per rank for {self.server_tokens} tokens (with --enable-hisparse "
-            "times its host_to_device_ratio, from SGLang 0.5.18 on)"
+            f"pinned host memory per rank for {self.server_tokens:,} tokens (with "
+            "--enable-hisparse times its host_to_device_ratio, from SGLang 0.5.18 on)"
         )
 
 

@@ -49,14 +49,15 @@ def prepare(
         context = loaded.context or len(ids) + steps
         if context < steps + LEAST_TOKENS:
             raise TraceError(
-                f"{steps} steps leave no room for a prompt in the {context} tokens of {loaded.name}"
+                f"{steps:,} steps leave no room for a prompt in the {context:,} tokens of"
+                f" {loaded.name}"
             )
         least = prompt_len or LEAST_TOKENS
         if sampled:
             if len(ids) < LEAST_TOKENS:
                 raise TraceError(
-                    f"request {request!r}: the text has {len(ids)} tokens, a prompt needs "
-                    f"{LEAST_TOKENS}: take a longer text"
+                    f"request {request!r}: the text has {len(ids):,} tokens, a prompt needs "
+                    f"{LEAST_TOKENS:,}: take a longer text"
                 )
             ids = tuple(truncate_middle(ids, prompt_len or context - steps))
             prompts.append(Prompt(request, ids, len(ids)))
@@ -64,9 +65,9 @@ def prepare(
             continue
         if len(ids) < least + steps:
             raise TraceError(
-                f"request {request!r}: the text has {len(ids)} tokens, the capture needs "
-                f"{least + steps} (a prompt of {least}{'' if prompt_len else ' at least'}, and "
-                f"{steps} that decode follows): take a longer text, fewer steps or a shorter "
+                f"request {request!r}: the text has {len(ids):,} tokens, the capture needs "
+                f"{least + steps:,} (a prompt of {least:,}{'' if prompt_len else ' at least'}, and "
+                f"{steps:,} that decode follows): take a longer text, fewer steps or a shorter "
                 f"prompt, or let the model continue (`sample`)"
             )
         length = prompt_len or min(len(ids), context) - steps

@@ -16,7 +16,7 @@ from hisparse_sim.traces.commands.options import (
 from hisparse_sim.traces.commands.prompt_options import prompt_options
 from hisparse_sim.traces.commands.values import Number, Output, Real
 from hisparse_sim.traces.files import TRACE_SUFFIXES
-from hisparse_sim.traces.terminal import note, wrote
+from hisparse_sim.traces.terminal import counted, note, wrote
 
 _LONGEST = 131_072  # tokens of a prompt, to size a server for prompts that are not cut
 
@@ -154,7 +154,7 @@ def sglang(
         click.echo(expected.sentence())
         return
     assert output is not None
-    note(f"{len(prompts)} requests: {expected.sentence()}", quiet)
+    note(f"{counted(len(prompts), 'request')}: {expected.sentence()}", quiet)
     library.capture(
         prompts,
         output,

@@ -150,9 +150,9 @@ def hf(
         **options,
     )
     about = trace.metadata
-    tokens = ", ".join(f"{length}" for length in list(about.prompt_len.values())[:4])
+    tokens = ", ".join(f"{length:,}" for length in list(about.prompt_len.values())[:4])
     note(
-        f"wrote {output}: {about.provenance}, top_k {about.top_k}, prompt of {tokens} tokens"
+        f"wrote {output}: {about.provenance}, top_k {about.top_k:,}, prompt of {tokens} tokens"
         f"{', ...' if len(about.prompt_len) > 4 else ''}",
         quiet,
     )

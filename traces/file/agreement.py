@@ -8,6 +8,7 @@ import numpy as np
 from hisparse_sim.traces.demand import Demand
 from hisparse_sim.traces.file.layer_types import SHARED
 from hisparse_sim.traces.file.parts import Part
+from hisparse_sim.traces.terminal import counted
 
 _MOST_NAMED = 3
 
@@ -56,7 +57,7 @@ def layers_absent(parts: Iterable[Part]) -> list[str]:
 def _told(found: dict[str, int], what: str) -> list[str]:
     told = [f"request {r!r}, layer {n}: {what}" for r, n in islice(found.items(), _MOST_NAMED)]
     more = len(found) - _MOST_NAMED
-    return told + [f"the same holds for {more} more request{'s' * (more > 1)}"] * (more > 0)
+    return told + [f"the same holds for {counted(more, 'more request')}"] * (more > 0)
 
 
 def _same_rows(one: Demand, other: Demand) -> bool:

@@ -87,12 +87,12 @@ def demands(
     rows = len(array) - skipped
     if rows < 1:
         raise TraceError(
-            f"{place} has {len(array)} rows for a prompt of {prompt_len} tokens, so none is a "
+            f"{place} has {len(array):,} rows for a prompt of {prompt_len:,} tokens, so none is a "
             f"decode step; generate at least two tokens"
         )
     queries = np.arange(rows, dtype=np.int64) + (first_position + skipped)
     if queries[-1] >= MOST_TOKENS:
-        raise TraceError(f"{place} has more than {MOST_TOKENS} tokens")
+        raise TraceError(f"{place} has more than {MOST_TOKENS:,} tokens")
     seq_len = positions_of(queries + 1, unit)
     steps = np.arange(rows, dtype=np.int32)
     anchor, anchored = -1, np.empty(0)

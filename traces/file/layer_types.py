@@ -41,6 +41,14 @@ def stands_for(layer_types: Sequence[str] | None, layers: Collection[int]) -> di
     return found
 
 
+def anchor_of(layer_types: Sequence[str] | None, layer: int) -> int | None:
+    """Return the layer that a shared one repeats; None for any other."""
+    kinds = list(layer_types or ())
+    if not 0 <= layer < len(kinds) or kinds[layer] != SHARED:
+        return None
+    return next((each for each in range(layer, -1, -1) if kinds[each] != SHARED), None)
+
+
 def layer_types_of(num_layers: int, full_layers: Collection[int]) -> tuple[str, ...]:
     """Return the types of all layers, [num_layers], of which `full_layers` have an index.
 
@@ -50,5 +58,5 @@ def layer_types_of(num_layers: int, full_layers: Collection[int]) -> tuple[str, 
         if not 0 <= layer < num_layers:
             raise TraceError(f"there is no layer {layer}: the model has 0 to {num_layers - 1}")
     if 0 not in full_layers:
-        raise TraceError("layer 0 must be one of full_layers: no layer before it has an index")
+        raise TraceError("no layer before 0 has an index: layer 0 must be one of `full_layers`")
     return tuple(FULL if layer in full_layers else SHARED for layer in range(num_layers))

@@ -68,7 +68,7 @@ def refuse_queries(path: Path, metadata: Metadata, columns: Collection[str]) -> 
         raise TraceError(
             f"{path} has up to {metadata.draft_tokens} queries a step (speculative decoding), and"
             f" this works on one a step: `hisparse-sim sweep` and `curve` count its misses by the"
-            f" engine's rules for drafts, at the sizes of --buffer, and `trace info` describes it"
+            f" engine's rules for drafts, at the sizes of --buffer"
         )
 
 

@@ -23,6 +23,7 @@ from hisparse_sim.traces.file.columns import (
     request_codes,
 )
 from hisparse_sim.traces.file.hive import hive_container
+from hisparse_sim.traces.file.layer_types import anchor_of
 from hisparse_sim.traces.file.layout import parquet_container
 from hisparse_sim.traces.file.metadata import PROVENANCES, Metadata
 from hisparse_sim.traces.file.opening import completed, place, read_metadata, refuse_queries
@@ -175,13 +176,18 @@ class Trace:
         ):
             for unknown in sorted((asked or set()) - set(there)):
                 shown = ", ".join(map(repr, there[:20])) + (", ..." if len(there) > 20 else "")
-                raise TraceError(f"{self.path} has no {kind} {unknown!r}; it has {shown}")
+                why = self._repeated(unknown) if isinstance(unknown, int) else ""
+                raise TraceError(f"{self.path} has no {kind} {unknown!r}{why}; it has {shown}")
         return tuple(
             part
             for part in self.parts
             if (names is None or part.request in names)
             and (numbers is None or part.layer in numbers)
         )
+
+    def _repeated(self, layer: int) -> str:
+        anchor = anchor_of(self.metadata.layer_types, layer)
+        return "" if anchor is None else f", which selects what layer {anchor} does"
 
     def read(
         self, part: Part, columns: Iterable[str] = (), steps: tuple[int, int] | None = None

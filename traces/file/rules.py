@@ -125,7 +125,7 @@ def _check_rows(step: Ints, seq_len: Ints, lists: Ragged, top_k: int) -> Tally:
     if kind == passes.SHRINKS:
         raise RowError(row, f"seq_len shrinks from {value} to {seq_len[row]}")
     if kind == passes.TOO_LONG:
-        raise RowError(row, f"the row lists {value} positions, but top_k is {top_k}")
+        raise RowError(row, f"the row lists {value:,} positions, but top_k is {top_k:,}")
     if kind == passes.OUTSIDE:
         raise RowError(row, outside(value, int(seq_len[row])))
     raise RowError(row, f"position {value} is listed twice")

@@ -73,25 +73,27 @@ class _Notes:
         trace, metadata = self.trace, self.trace.metadata
         found = []
         if self.padding:
-            found.append(f"{self.padding} entries of -1 are skipped; the writer never stores them")
+            found.append(
+                f"{self.padding:,} entries of -1 are skipped; the writer never stores them"
+            )
         if self.unsorted_rows and metadata.order == "position":
             found.append(
-                f"{self.unsorted_rows} rows are not sorted, though the metadata says "
+                f"{self.unsorted_rows:,} rows are not sorted, though the metadata says "
                 f'order "position"'
             )
         if self.empty_rows:
-            found.append(f"{self.empty_rows} rows list no position")
+            found.append(f"{self.empty_rows:,} rows list no position")
         if self.short_rows:
             found.append(
-                f"{self.short_rows} rows list fewer positions than min(top_k, seq_len), "
-                f"top_k being {metadata.top_k}"
+                f"{self.short_rows:,} rows list fewer positions than min(top_k, seq_len), "
+                f"top_k being {metadata.top_k:,}"
             )
         found += [*layers_absent(trace.parts), *self.agreement.sentences()]
         missing = [request for request in trace.requests if request not in metadata.prompt_len]
         if missing:
             found.append(
-                f"no prompt_len for {len(missing)} of {len(trace.requests)} requests; the first "
-                f"seq_len - 1 is assumed"
+                f"no prompt_len for {len(missing):,} of {len(trace.requests):,} requests; the "
+                f"first seq_len - 1 is assumed"
             )
         strangers = set(metadata.prompt_len) - set(trace.requests)
         if strangers:

@@ -176,7 +176,7 @@ def _doubts(path: Path, array: Any, prompt_len: int, unit: str) -> tuple[str, ..
                 f"`first_position` {prompt_len} if row 0 is the first decode step after all"
             )
         doubts[
-            f"{path}: {sign.what}, and the prompt has {prompt_len} tokens: give `first_position` "
+            f"{path}: {sign.what}, and the prompt has {prompt_len:,} tokens: give `first_position` "
             f"{query} if the query of row 0 stands there"
         ] = None
     return tuple(doubts)[:1]

@@ -205,7 +205,7 @@ def _begins_early(seq_len: int, width: int, tokens: int) -> Sign | None:
     if seq_len == 1 and tokens == 1:
         return Sign(True, "row 0 is the query of the first token, which every prompt has", 0)
     if seq_len < width:
-        what = f"row 0 has only {seq_len} positions to choose from, and rows list up to {width}"
+        what = f"row 0 has only {seq_len:,} positions to choose from, and rows list up to {width:,}"
         return Sign(False, what, seq_len - 1)
     return None
 

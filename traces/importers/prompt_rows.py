@@ -100,7 +100,7 @@ def prompt_len_of_answer(given: int | None, counted: Any, place: str, key: str) 
         return int(counted)
     if known and given < counted:
         raise TraceError(
-            f"{place} counts {counted} tokens of its prompt, and with `prompt_len` {given} the "
-            f"last {counted - given} would become decode steps: leave it out"
+            f"{place} counts {counted:,} tokens of its prompt, and with `prompt_len` {given} the "
+            f"last {counted - given:,} would become decode steps: leave it out"
         )
     return given

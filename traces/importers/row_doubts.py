@@ -20,7 +20,9 @@ def doubt_of_layer(listed: Any, newest: Longs, tokens: int = 1) -> str | None:
         return None
     top = listed.max(axis=1)
     if top[0] >= 0 and (listed[-1] == listed[0]).all() and (listed == listed[0]).all():
-        return f"lists the same positions in all of its {len(listed)} rows: they seem to be frozen"
+        return (
+            f"lists the same positions in all of its {len(listed):,} rows: they seem to be frozen"
+        )
     if tokens > 1:
         return None
     behind, counts = np.unique((newest - top)[top >= 0], return_counts=True)
@@ -30,6 +32,6 @@ def doubt_of_layer(listed: Any, newest: Longs, tokens: int = 1) -> str | None:
     if lag <= 0:
         return None
     return (
-        f"lists in {int(counts.max())} of {len(listed)} rows as its newest the position {lag} "
+        f"lists in {int(counts.max()):,} of {len(listed):,} rows as its newest the position {lag} "
         f"before its query: they may be the rows of other tokens"
     )

@@ -32,8 +32,8 @@ class ShortRows:
         if short.any() and not self.rows:
             row = int(short.argmax())
             self.first = (
-                f"{place}, row {row} lists {counts[row]} positions, and a decode step could list "
-                f"{expected[row]}"
+                f"{place}, row {row} lists {counts[row]:,} positions, and a decode step could list "
+                f"{expected[row]:,}"
             )
         self.rows += int(short.sum())
         self.of += len(counts)

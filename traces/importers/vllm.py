@@ -115,8 +115,8 @@ def _compare(choices: Sequence[Returned], usage: Any, place: str) -> None:
     if len(choices) == 1 and choices[0].first_position == 0 and missing > 0:
         way_out = f": give `first_position` {missing} if it was asked with {_START} {missing}"
     raise TraceError(
-        f"{place} has {rows} rows, but its usage counts {prompt} tokens of the prompt and "
-        f"{generated} generated, which make {expected}{way_out}"
+        f"{place} has {rows:,} rows, but its usage counts {prompt:,} tokens of the prompt and "
+        f"{generated:,} generated, which make {expected:,}{way_out}"
     )
 
 

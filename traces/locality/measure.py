@@ -31,7 +31,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hisparse_sim.traces.demand import Demand, Ints, Longs
+from hisparse_sim.traces.drafts import first_queries
 from hisparse_sim.traces.file.ahead import read_ahead
+from hisparse_sim.traces.file.queries import query_column, read_first_queries
 from hisparse_sim.traces.file.reader import Part, Trace
 from hisparse_sim.traces.file.rules import stamp_keys
 from hisparse_sim.traces.file.summary import FIRST_POSITIONS, RECENT_POSITIONS
@@ -88,7 +90,8 @@ def measure_locality(
     progress: Callable[[int, int], None] | None = None,
     executor: Executor | None = None,
 ) -> list[Locality]:
-    """Measure every (request, layer), in file order; an `executor` takes a request at a time.
+    """Measure every (request, layer), in file order; an `executor` takes a request at a time. With
+    drafts, the first query of every step.
 
     Needs memory for one of them, and up to 300 MB to compare layers. Raises TraceError for an
     unknown request or layer, or rows that break a rule.
@@ -130,7 +133,8 @@ def _measure_request(
     kept: list[Demand] = []  # as long as there are few
     accesses = 0
     first, stop = 2**31 - 1, 0
-    for part, demand in read_ahead(trace, parts, steps=steps):
+    for part, read in read_ahead(trace, parts, query_column(trace), steps):
+        demand = first_queries(read)
         if demand.rows:
             found.append(part_locality(demand))
             used.append(part)
@@ -146,7 +150,7 @@ def _measure_request(
         shared = listed = np.zeros((len(found), len(found)), np.int64)
         edges = np.linspace(first, stop, -(-accesses // _TOGETHER) + 1).astype(int).tolist()
         for block in pairwise(edges):
-            more = _shared_by_layers([trace.read(part, steps=block) for part in used])
+            more = _shared_by_layers([read_first_queries(trace, part, block) for part in used])
             shared, listed = shared + more[0], listed + more[1]
     return [
         replace(

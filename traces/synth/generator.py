@@ -218,7 +218,7 @@ def synthesize(
             )
     if requests < 1:
         raise TraceError(f"{requests} requests were asked for, and a trace has at least one")
-    refuse_too_large(128.0 * requests, f"the names of {requests} requests")
+    refuse_too_large(128.0 * requests, f"the names of {requests:,} requests")
     names = [f"synth-{number}" for number in range(requests)]
     types = None if full_layers is None else layer_types_of(profile.num_layers, full_layers)
     if types is not None:
@@ -276,7 +276,7 @@ def _check(profile: Profile) -> None:
     context = -(-(profile.prompt_len + profile.steps) // profile.tokens_per_position)
     refuse_too_large(
         16.0 * context + 28.0 * profile.steps + 4.0 * profile.steps * min(context, profile.top_k),
-        f"{profile.steps} steps behind a prompt of {profile.prompt_len} tokens",
+        f"{profile.steps:,} steps behind a prompt of {profile.prompt_len:,} tokens",
     )
 
 

@@ -86,13 +86,13 @@ def generate_shape(
         raise TraceError(f"top_k is {top_k} and steps {steps}, expected at least 1 of each")
     if not top_k <= distinct <= prompt_len or 2 * top_k > prompt_len:
         raise TraceError(
-            f"a prompt of {prompt_len} tokens has no room for {distinct} distinct positions at "
+            f"a prompt of {prompt_len:,} tokens has no room for {distinct:,} distinct positions at "
             f"top_k {top_k}: top_k <= distinct <= prompt_len and 2 x top_k <= prompt_len must hold"
         )
     if prompt_len + steps >= 2**31:
         raise TraceError("prompt_len and steps together must stay below 2^31")
     # Three times int64, and an array for every step.
-    refuse_too_large(24.0 * steps * top_k + 100 * steps, f"{steps} steps of {top_k} positions")
+    refuse_too_large(24.0 * steps * top_k + 100 * steps, f"{steps:,} steps of {top_k:,} positions")
     rows = [SHAPES[name](step, steps, top_k, distinct, prompt_len) for step in range(steps)]
     positions = np.sort(np.stack(rows), axis=1).astype(np.int32)
     numbers = np.arange(steps, dtype=np.int32)

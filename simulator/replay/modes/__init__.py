@@ -18,12 +18,16 @@ from hisparse_sim.simulator.replay.modes.sglang import EPOCH_CLOCK, SGLANG
 from hisparse_sim.simulator.replay.modes.vllm import VLLM
 from hisparse_sim.simulator.replay.ranking import check_without_ranks
 from hisparse_sim.traces import Demand, Trace, TraceError
-from hisparse_sim.traces.drafts import check_accepted, check_stated, drafted
+from hisparse_sim.traces.drafts import check_accepted, drafted
 from hisparse_sim.traces.file.metadata import MOST_QUERIES
+from hisparse_sim.traces.file.queries import check_stated
 from hisparse_sim.traces.file.units import in_blocks, plural, tokens_of
 
 __all__ = ["EPOCH_CLOCK", "RULES", "Mode", "ModeReplay", "Request", "Rules", "mode_of"]
 
+NEEDS_DRAFTS = (
+    "epoch-clock is SGLang's policy for drafts: give at least 2 `draft_tokens`, or choose lru"
+)
 RULES: dict[str, Rules] = {rules.name: rules for rules in (SGLANG, VLLM)}
 
 STAMP = hashlib.sha256(
@@ -64,7 +68,7 @@ class Mode:
         if queries > 1 and trace.metadata.draft_tokens == 1:
             parts.append(f"{self.acceptance_length or queries:g} accepted")
         if self.resident_tokens:
-            parts.append(f"{self.resident_tokens} resident tokens")
+            parts.append(f"{self.resident_tokens:,} resident tokens")
         return ", ".join(parts)
 
     def own_policy(self, traces: Sequence[Trace]) -> str:
@@ -144,9 +148,7 @@ class Mode:
             )
         if policy == EPOCH_CLOCK:
             if queries == 1:
-                raise PolicyError(
-                    "epoch-clock is SGLang's policy for drafts: give `draft_tokens`, or choose lru"
-                )
+                raise PolicyError(NEEDS_DRAFTS)
         elif not self.unites([trace], buffer_size):
             raise ValueError(
                 f"{policy.name} gives every position of a step a slot, and {queries} queries of"

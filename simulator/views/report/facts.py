@@ -16,6 +16,7 @@ from hisparse_sim.simulator.views.report import data, findings, titles
 from hisparse_sim.simulator.views.report.pieces import listed, percent, unbroken
 from hisparse_sim.simulator.views.report.results import Result
 from hisparse_sim.simulator.views.report.series import Series
+from hisparse_sim.traces.terminal import counted
 
 _ORDER = ("Buffer", "Policy", "Layers", "Load", "Source")
 _KINDS = {
@@ -77,8 +78,7 @@ def _size(rows: pd.DataFrame) -> str:
     if rows["layer"].notna().any():
         each = totals(rows, ("layer", "policy", "buffer")).groupby("layer")["steps"].max()
         if each.nunique() == 1 and each.sum() == steps:
-            layers = len(each)
-            return f"{layers:,} layer{'s' * (layers > 1)} x {each.iloc[0]:,} steps"
+            return f"{counted(len(each), 'layer')} x {counted(each.iloc[0], 'step')}"
     return f"{steps:,} steps, summed over layers"
 
 
@@ -151,7 +151,7 @@ def _buffer(series: Series, policy: str, buffer: int) -> str:
     def costs(size: int) -> str:
         fits = data.fitting(rows, size)
         told = [
-            f"{one['requests_per_gpu']:,.0f} requests{f' of {name}' * (len(fits) > 1)}"
+            f"{counted(int(one['requests_per_gpu']), 'request')}{f' of {name}' * (len(fits) > 1)}"
             for name, one in fits.items()
         ]
         runs = f", {listed(told)} fit a rank" if told else ""
