@@ -8,6 +8,7 @@ import numpy as np
 from hisparse_sim.simulator.serving.counters import Observed
 from hisparse_sim.simulator.serving.observing import Setting, Simulated, accepted_by, simulated
 from hisparse_sim.traces.drafts import tokens_verified
+from hisparse_sim.traces.synth.fitted import said
 from hisparse_sim.traces.synth.generated import GeneratedTrace, alike_layers, prompt_of
 from hisparse_sim.traces.synth.generator import Parameters, Profile
 
@@ -34,6 +35,9 @@ class Fit:
     layers: tuple[int, ...]  # replayed: those, and the steps, that `trace synth --fit` writes
     queries: int
     acceptance_length: float  # tokens that a step yields
+
+    def __str__(self) -> str:
+        return said(vars(self))
 
     @property
     def reached(self) -> bool:

@@ -7,7 +7,6 @@ import pandas as pd
 from hisparse_sim.simulator.serving.counters import SERVERS, Observed
 from hisparse_sim.simulator.serving.fitting import Fit
 from hisparse_sim.simulator.views.tables import print_table
-from hisparse_sim.traces.synth.fitted import said
 from hisparse_sim.traces.terminal import escaped
 
 
@@ -25,7 +24,7 @@ def show_observed(
         told += f" in {observed.window_s:,.0f} s"
     after = ""
     if fit is not None:
-        after = f"\n{said(vars(fit))}"
+        after = f"\n{fit}"
     print_table(
         rows,
         {
