@@ -299,3 +299,25 @@ def test_calls_that_wait_are_bounded() -> None:
     results = in_order(here, abs, calls())
     assert [next(results) for _ in range(3)] == [0, 1, 2]
     assert len(pulled) == here.ahead + 2 == 402
+
+
+def test_an_interrupt_is_answered_once(tmp_path: Path) -> None:
+    """A terminal sends it to the workers as well, who must leave it to the client."""
+    parts = [drift(layer=layer, steps=2000, first_seq_len=3000) for layer in range(60)]
+    path = write(tmp_path / "long.parquet", parts, metadata(num_layers=60))
+    out, kept = tmp_path / "study.parquet", tmp_path / "study.parquet.partial"
+    code = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    code += "from hisparse_sim.cli import cli; cli()"
+    words = "--policy lru,arc,lhd --buffer 16,32,64 --prefetch none --workers 2 -o".split()
+    command = [sys.executable, "-c", code, "study", str(path), *words, str(out)]
+    with subprocess.Popen(
+        command, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        while process.poll() is None and not (kept.exists() and kept.stat().st_size > 2000):
+            time.sleep(0.01)
+        os.killpg(process.pid, signal.SIGINT)
+        _, said = process.communicate(timeout=120)
+    assert process.returncode == 130, said
+    assert "Traceback" not in said
+    assert "Process Dask" not in said
+    assert "the same command resumes it" in said

@@ -5,6 +5,7 @@ calls wait at the executor is bounded, so that neither it nor a scheduler holds 
 """
 
 import os
+import signal
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Executor, Future, ThreadPoolExecutor, wait
@@ -74,8 +75,8 @@ def cluster(scheduler: str | None = None, workers: int | None = None) -> Iterato
         from distributed.scheduler import KilledWorker
     except ImportError:
         raise TraceError("Dask is not installed: pip install '.[dask]'") from None
+    address: Any = scheduler
     if workers is None:
-        address: Any = scheduler
         try:
             get_address_host_port(address)
         except ValueError as error:
@@ -84,17 +85,19 @@ def cluster(scheduler: str | None = None, workers: int | None = None) -> Iterato
             ) from None
     else:
         workers = whole_number("workers", workers, 1)
-        address = LocalCluster(
-            n_workers=workers,
-            threads_per_worker=1,
-            dashboard_address="127.0.0.1:0",
-            host="127.0.0.1",
-            silence_logs=CRITICAL,  # what fails is said by the client
-        )
     log = getLogger("distributed.client")
     level = log.level
     log.setLevel(CRITICAL)  # what it logs of a lost scheduler is said below
     try:
+        if workers is not None:
+            with _blocked_interrupts():
+                address = LocalCluster(
+                    n_workers=workers,
+                    threads_per_worker=1,
+                    dashboard_address="127.0.0.1:0",
+                    host="127.0.0.1",
+                    silence_logs=CRITICAL,  # what fails is said by the client
+                )
         with Client(address, set_as_default=False) as client:
             client.wait_for_workers(1, timeout=_FIRST_WORKER_S)
             yield Workers(client.get_executor(pure=False), sum(client.ncores().values()))
@@ -117,8 +120,25 @@ def cluster(scheduler: str | None = None, workers: int | None = None) -> Iterato
         raise
     finally:
         log.setLevel(level)
-        if workers is not None:
+        if workers is not None and address is not None:
             address.close()
+
+
+@contextmanager
+def _blocked_interrupts() -> Iterator[None]:
+    """Let the processes and threads that are started, and all that these start, never see Ctrl-C,
+    which a terminal sends to all processes: the client answers it, and ends them."""
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    from multiprocessing.resource_tracker import ensure_running
+
+    ensure_running()  # unblocks the signal where it starts, before Python 3.12
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def calls_of(
