@@ -14,7 +14,8 @@ from make_traces import drift, metadata
 from make_traces import write as write_trace
 
 import hisparse_sim as hs
-from hisparse_sim.policies import STANDARD
+from hisparse_sim.policies import POLICIES, STANDARD
+from hisparse_sim.simulator.prefetch import PREFETCHERS
 from hisparse_sim.simulator.replay.totals import totals
 from hisparse_sim.simulator.views import figures, palette
 from hisparse_sim.traces import TraceError
@@ -221,14 +222,23 @@ def test_plans_show_what_runs_and_the_front() -> None:
 
 def test_policies_look_the_same_everywhere_and_differ_without_colour() -> None:
     alone = figures.looks(STANDARD)
-    for names in (STANDARD, [*STANDARD, "decayed-rank", "holt", "lru-k", "mine", "blend"]):
-        found = figures.looks(names)
-        assert {name: found[name] for name in STANDARD} == alone
-        assert len({look.colour for look in found.values()}) == len(names)
-        assert len({look.marker for look in found.values()}) == len(names)
+    assert len({look.colour for look in alone.values()}) == len(STANDARD)
+    assert len({look.marker for look in alone.values()}) == len(STANDARD)
+    every = figures.looks([*POLICIES, *PREFETCHERS])
+    for name, look in every.items():
+        for beside in ((), ("lru", "mine"), tuple(POLICIES), tuple(reversed(PREFETCHERS))):
+            assert figures.looks([*beside, name])[name] == look
+    assert len({(look.colour, look.marker) for look in every.values()}) == len(every)
+    assert len({(look.marker, str(look.dash)) for look in every.values()}) == len(every)
+    for name, look in every.items():  # nothing looks like MIN or LRU
+        for fixed in ("belady", "lru"):
+            assert name == fixed or look.colour != alone[fixed].colour
     assert alone["belady"].colour == "#000000"
-    pair = figures.looks(["lru", "decayed-rank"])
-    assert pair["lru"].colour != pair["decayed-rank"].colour
+    own = figures.looks(["lru", "slru", "mine", "mine:a=1", "decayed-rank"])
+    assert len({look.colour for look in own.values()}) == len(own)
+    assert len({look.marker for look in own.values()}) == len(own)
+    for name in ("mine", "mine:a=1"):  # also where all colours are taken
+        assert figures.looks([*POLICIES, name])[name] not in every.values()
     many = [f"p{number}" for number in range(30)]
     assert list(figures.looks(many)) == many  # colours come twice
 

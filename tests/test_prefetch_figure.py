@@ -3,12 +3,14 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 from figure_texts import unreadable
 from make_results import run
 from make_traces import drift, metadata
 from make_traces import write as write_trace
+from matplotlib.colors import to_hex
 
 import hisparse_sim as hs
 from hisparse_sim.simulator.views import figures
@@ -64,11 +66,28 @@ def test_policies_beside_a_prefetch_are_told_apart_and_shown_alone() -> None:
         "MIN",
     ]
     assert places(axes)["CLOCK"] == [[-1.0, 9.0]]
+    look = figures.looks(["slash", "oracle", "lru", "clock"])
+    marks = {mark.get_label(): mark for mark in axes.collections}
+    for name, prefetcher, policy in (
+        ("slash, LRU", "slash", "lru"),
+        ("oracle, LRU", "oracle", "lru"),
+        ("slash, CLOCK", "slash", "clock"),
+    ):
+        assert to_hex(marks[name].get_facecolor()[0]).upper() == look[prefetcher].colour
+        alone = next(marks[each] for each in ("LRU", "CLOCK") if each.lower() == policy)
+        assert np.array_equal(marks[name].get_paths()[0].vertices, alone.get_paths()[0].vertices)
+
+
+def test_a_prefetcher_looks_the_same_in_every_figure() -> None:
+    for rows in (ROWS, ROWS[ROWS["prefetcher"] != "slash"], ROWS[::-1]):
+        axes: Any = figures.exposed_misses(rows)
+        (mark,) = [each for each in axes.collections if each.get_label() == "oracle"]
+        assert to_hex(mark.get_facecolor()[0]).upper() == figures.looks(["oracle"])["oracle"].colour
 
 
 def test_of_several_traces_all_together_are_drawn() -> None:
     other = ROWS.assign(trace="u", misses_per_step=1.0)
-    with pytest.raises(ValueError, match="the figure of prefetch shows one study"):
+    with pytest.raises(ValueError, match="a figure shows one study"):
         figures.exposed_misses(pd.concat([ROWS, other]))
     axes: Any = figures.exposed_misses(pd.concat([other, ROWS.assign(trace="all")]))
     assert places(axes)["LRU"] == [[0.0, 10.0]]

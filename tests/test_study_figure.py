@@ -57,6 +57,10 @@ def names(axes: Any) -> list[str]:
     return [text.get_text() for text in axes.get_yticklabels()]
 
 
+def places(dots: Any) -> list[float]:
+    return [float(dot.get_xdata()[0]) for dot in dots]
+
+
 def bars(axes: Any, level: bool) -> list[list[float]]:
     """The two ends of every bar, level or upright."""
     (lines,) = axes.collections
@@ -67,9 +71,13 @@ def test_at_one_buffer_a_dot_stands_in_its_interval() -> None:
     drawn: Any = figures.study_dots(ROWS[ROWS["buffer"] == 64])
     (axes,) = drawn.axes
     assert names(axes) == ["MIN", "fast-slow", "LRU", "FIFO"]
-    line, dots = axes.lines
-    assert dots.get_xdata().tolist() == pytest.approx([5, 8, 10, 12])
-    assert dots.get_ydata().tolist() == [0, 1, 2, 3]
+    line, *dots = axes.lines
+    assert places(dots) == pytest.approx([5, 8, 10, 12])
+    assert [dot.get_ydata().tolist() for dot in dots] == [[0], [1], [2], [3]]
+    look = figures.looks(["belady", "fast-slow", "lru", "fifo"])
+    for dot, own in zip(dots, look.values(), strict=True):  # as in all other figures
+        assert (dot.get_color(), dot.get_marker()) == (own.colour, own.marker)
+    assert axes.get_xlabel().endswith("\ndashed line: LRU")
     assert set(line.get_xdata()) == {10}  # LRU
     for (low, high), value in zip(bars(axes, True), (5, 8, 10, 12), strict=True):
         assert (low, high) == pytest.approx((value - 1, value + 1))
@@ -83,32 +91,85 @@ def test_of_the_gap_lru_and_min_are_the_ends() -> None:
     drawn: Any = figures.study_dots(ROWS, measure="gap")
     assert names(drawn.axes[0]) == ["fast-slow", "FIFO"]
     for axes, size in zip(drawn.axes, (64, 96), strict=True):
-        line, dots = axes.lines
-        assert dots.get_xdata().tolist() == pytest.approx([40, -40])
+        line, *dots = axes.lines
+        assert places(dots) == pytest.approx([40, -40])
         assert set(line.get_xdata()) == {0}
         assert bars(axes, True)[0] == pytest.approx([39, 41])
         assert axes.get_title() == f"B = {size}"
+    assert drawn.axes[1].get_xlabel().endswith("\ndashed line: LRU; order: mean rank")
 
 
 def test_over_buffers_every_policy_has_a_line() -> None:
     axes: Any = figures.study_lines(ROWS)
     lines = {line.get_label(): line for line in axes.lines}
     assert list(lines) == ["LRU", "fast-slow", "FIFO", "MIN"]
-    assert lines["fast-slow"].get_xdata().tolist() == [64, 96]
+    assert lines["fast-slow"].get_xdata().tolist() == pytest.approx([64, 96], rel=0.011)
     assert lines["fast-slow"].get_ydata().tolist() == pytest.approx([8, 4])
     assert len({(line.get_color(), line.get_marker()) for line in axes.lines}) == 4
-    assert len(axes.collections) == 4  # bands
-    ends = axes.collections[1].get_paths()[0].vertices
-    assert (ends[:, 1].min(), ends[:, 1].max()) == pytest.approx((3, 9))
+    assert [segment[:, 1].tolist() for segment in axes.collections[1].get_segments()] == [
+        pytest.approx([7, 9]),
+        pytest.approx([3, 5]),
+    ]
+    assert "intervals" in axes.get_title(loc="left")
     gap: Any = figures.study_lines(ROWS, measure="gap")
-    _, first, second = gap.lines  # the first is LRU's
-    assert (first.get_xdata() < second.get_xdata()).all()
-    for places, size in ((first.get_xdata(), 64), (second.get_xdata(), 64)):
-        assert places[0] == pytest.approx(size, rel=0.2)
-        assert places[1] / places[0] == pytest.approx(96 / 64)
+    lru, first, second = gap.lines
+    assert lru.get_label() == "LRU"
+    assert (first.get_xdata() < second.get_xdata()).all()  # intervals do not cover each other
+    for line in (first, second):
+        assert line.get_xdata().tolist() == pytest.approx([64, 96], rel=0.011)
     assert [segment[:, 1].tolist() for segment in gap.collections[0].get_segments()] == [
         pytest.approx([39, 41])
     ] * 2
+
+
+def test_more_lines_than_few_stand_at_their_buffers_without_intervals() -> None:
+    rows = pd.concat([ROWS, ROWS.replace({"fifo": "mq", "fast-slow": "sieve"})])
+    rows = rows.drop_duplicates(["policy", "buffer"])
+    for measure in ("misses", "gap"):
+        axes: Any = figures.study_lines(
+            rows if measure == "misses" else every_policy([64, 96])[:40], measure=measure
+        )
+        assert len(axes.collections) == 0
+        assert "intervals" not in axes.get_title(loc="left")
+        for line in axes.lines[1:]:
+            assert line.get_xdata().tolist()[0] == 64
+
+
+def test_shares_far_below_lru_are_counted_and_not_drawn() -> None:
+    far = [row("arc", size, 20, -6000) for size in (64, 96)] + [row("mq", 64, 8, 30)]
+    rows = pd.concat([ROWS, pd.DataFrame(far)])
+    drawn: Any = figures.study_dots(rows, measure="gap")
+    axes: Any = figures.study_lines(rows, measure="gap")
+    for low, texts in (
+        *((panel.get_xlim()[0], panel.texts) for panel in drawn.axes),
+        (axes.get_ylim()[0], axes.texts),
+    ):
+        assert -130 < low < -100
+        assert any(f"{number} below -100 %" in text.get_text() for text in texts for number in "12")
+    assert not figures.study_dots(ROWS, measure="gap").axes[0].texts
+    # Where most are far off, half of them are shown.
+    most = [row(name, 64, 8, -closed) for name, closed in (("mq", 500), ("arc", 700), ("lfu", 900))]
+    drawn = figures.study_dots(pd.DataFrame(most), measure="gap")
+    assert [text.get_text() for text in drawn.axes[0].texts] == ["1 below -700 %"]
+
+
+def test_long_names_keep_both_ends_and_leave_room() -> None:
+    long = "w-tinylfu:window=0.4,protected=0.5,sample=1.5"
+    rows = ROWS.replace({"fast-slow": long})
+    for style, most in (("screen", 36), ("paper", 20)):
+        drawn: Any = figures.study_dots(rows, style=style)
+        (name,) = [each for each in names(drawn.axes[0]) if "…" in each]
+        assert len(name) == most
+        assert long.startswith(name.split("…")[0])
+        assert long.endswith(name.split("…")[1])
+        assert unreadable(drawn) == []
+        labels = [line.get_label() for line in figures.study_lines(rows, style=style).lines]
+        assert name in labels
+    two = rows.replace({"fifo": "lhd:reach=0.5,period=2.0,other=3.0"})
+    alike = rows.replace({"fifo": long.replace("protected=0.5", "protected=0.6")})
+    for each, cut in ((two, True), (alike, False)):
+        drawn = figures.study_dots(each, style="paper")
+        assert any("…" in name for name in names(drawn.axes[0])) == cut
 
 
 @pytest.mark.parametrize("measure", ["misses", "gap"])
@@ -147,13 +208,13 @@ def test_a_file_is_drawn_as_it_holds(tmp_path: Path) -> None:
     ROWS.drop(columns=["gap_closed_low", "gap_closed_high"]).to_csv(tmp_path / "old.csv")
     old: Any = figures.plot("gap", [tmp_path / "old.csv"], buffers=[64])
     assert not any(len(bar) for bar in old.axes[0].collections[0].get_segments())
-    assert old.axes[0].lines[1].get_xdata().tolist() == pytest.approx([40, -40])
+    assert places(old.axes[0].lines[1:]) == pytest.approx([40, -40])
 
 
 def test_other_tables_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="lacks the columns miss_rate"):
         figures.study_lines(ROWS.drop(columns="miss_rate"))
-    with pytest.raises(ValueError, match="shows one study: give the file of one"):
+    with pytest.raises(ValueError, match="shows one study, and these are several"):
         figures.study_dots(pd.concat([ROWS, ROWS]))
     with pytest.raises(ValueError, match="no policies without prefetch but LRU and MIN"):
         figures.study_dots(ROWS[ROWS["policy"].isin(["lru", "belady"])], measure="gap")

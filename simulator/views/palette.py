@@ -2,15 +2,18 @@
 
 Colours after Okabe and Ito, which colour-blind readers can distinguish, darkened until each has a
 contrast of 3 against white, five more for charts of many policies, and three for the modes of
-serving, which are no policies; the second column is for a dark page. Every look also has a mark of
-its own, so that figures can be printed in grey. MIN is black, on a dark page white."""
+serving, which are no policies; the second column is for a dark page. Every look also has a mark, so
+that figures can be printed in grey. MIN is black, on a dark page white. The standard policies have
+a line of the table each; other policies and prefetchers combine the colour of one line with the
+mark of another, each in its own way."""
 
 from collections.abc import Iterable
 from itertools import cycle
 from typing import NamedTuple
 
-from hisparse_sim.policies import STANDARD
+from hisparse_sim.policies import POLICIES, STANDARD
 from hisparse_sim.simulator.mrc.names import BELADY, COMPULSORY, TEXTBOOK_LRU
+from hisparse_sim.simulator.prefetch import PREFETCHERS
 
 
 class Colour(NamedTuple):
@@ -112,18 +115,57 @@ _NAMES = {
 }
 
 
-def places(names: Iterable[str]) -> dict[str, int]:
-    """Return the line of TABLE for every name. The standard policies, and the modes of serving,
-    have the same one everywhere; others take those that are left, first what none of them has.
+class Place(NamedTuple):
+    """A look: the lines of TABLE of its colour, and of its mark, dash and hatch."""
+
+    colour: int
+    mark: int
+
+
+_RING = (*range(len(STANDARD) - 1, OF_MIN), *range(1, len(STANDARD) - 1))  # all but LRU's, MIN's
+
+
+def _turned(names: Iterable[str], turns: int, way: int) -> dict[str, Place]:
+    """Return a place for every name: colours go round, and in each round others meet the marks."""
+    size = len(_RING)
+    rounds = ((number, turns + way * (number // size)) for number in range(size**2))
+    return {
+        name: Place(_RING[number % size], _RING[(number + turn) % size])
+        for name, (number, turn) in zip(names, rounds, strict=False)
+    }
+
+
+def _fixed() -> dict[str, Place]:
+    """Return the places of all policies and prefetchers of the package, and modes of serving.
+
+    Those of prefetchers come from the other end, so that a further policy changes none."""
+    online = [name for name in STANDARD if name != BELADY]
+    fixed = {name: Place(line, line) for line, name in enumerate(online)}
+    fixed |= {name: Place(line, line) for line, name in enumerate(MODES, OF_MIN + 1)}
+    ahead = _turned(PREFETCHERS, len(_RING) - 1, -1)
+    return (
+        ahead
+        | _turned((n for n in POLICIES if n not in STANDARD), 1, 1)
+        | fixed
+        | {BELADY: Place(OF_MIN, OF_MIN)}
+    )
+
+
+_FIXED = _fixed()
+
+
+def places(names: Iterable[str]) -> dict[str, Place]:
+    """Return the place of every name. Policies and prefetchers of the package, and the modes of
+    serving, have the same one everywhere; others take what is left, first what none of them has.
     Where there are only others, as traces, they begin with the first line."""
     names = list(dict.fromkeys(names))
-    online = [name for name in STANDARD if name != BELADY]
-    fixed = {name: place for place, name in enumerate(online)} | {BELADY: OF_MIN}
-    fixed |= {name: place for place, name in enumerate(MODES, OF_MIN + 1)}
-    taken = {fixed[name] for name in names if name in fixed}
-    order = [*range(len(online), OF_MIN), *range(len(online))] if taken else range(OF_MIN)
-    free = cycle([place for place in order if place not in taken])
-    return {name: fixed[name] if name in fixed else next(free) for name in names}
+    fixed = [_FIXED[name] for name in names if name in _FIXED]
+    taken = {line for place in fixed for line in place}
+    left = [line for line in (_RING if fixed else range(OF_MIN)) if line not in taken]
+    free = cycle(left or _RING[: OF_MIN - len(STANDARD) + 1])  # no fixed look has both of one line
+    return {
+        name: _FIXED[name] if name in _FIXED else Place(line := next(free), line) for name in names
+    }
 
 
 def named(policy: str) -> str:

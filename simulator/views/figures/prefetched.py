@@ -16,6 +16,7 @@ from hisparse_sim.simulator.views.figures.style import (
     from_zero,
     legend_beside,
     legend_columns,
+    look_at,
     looks,
     new_axes,
     put_origin,
@@ -23,7 +24,7 @@ from hisparse_sim.simulator.views.figures.style import (
     titled,
     width_of,
 )
-from hisparse_sim.simulator.views.palette import named
+from hisparse_sim.simulator.views.palette import Place, named, places
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -121,20 +122,24 @@ def _drawn(rows: pd.DataFrame) -> tuple[_Drawn, str]:
             f"the figure of prefetch lacks the columns {', '.join(missing)}: give it what"
             " `hisparse-sim study -o FILE` writes, without `--prefetch none`"
         )
-    rows, corner = study_rows(rows, "prefetch")
+    rows, corner = study_rows(rows)
     ahead = rows[rows["prefetcher"] != NO_PREFETCH]
     plain = rows[rows["prefetcher"] == NO_PREFETCH]
     without = set(ahead["buffer"]) - set(plain.loc[plain["policy"] == LRU, "buffer"])
     if ahead.empty or without:
         raise ValueError("the figure of prefetch needs rows with a prefetch, and LRU without one")
     beside = list(dict.fromkeys(ahead["policy"]))
-    names = ahead["prefetcher"].astype(str)
+    prefetchers = names = ahead["prefetcher"].astype(str)
     if len(beside) > 1:
         names = names + ", " + ahead["policy"].map(named)
     known = set(plain["policy"])
     alone = [name for name in dict.fromkeys([LRU, *beside, BELADY]) if name in known]
     budgets = sorted(ahead["budget"].unique())
-    look = looks([*alone, *names])
+    at = places([*alone, *beside, *prefetchers])
+    look = looks(alone)
+    for name, prefetcher, policy in zip(names, prefetchers, ahead["policy"], strict=True):
+        place = at[prefetcher]  # of several policies the mark is the policy's
+        look[name] = look_at(place if len(beside) == 1 else Place(place.colour, at[policy].mark))
     return _Drawn(ahead.assign(name=names), plain, alone, budgets, look), corner
 
 

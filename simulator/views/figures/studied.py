@@ -14,13 +14,13 @@ from hisparse_sim.simulator.views.figures.style import (
     looks,
     new_axes,
     origin,
+    policy_labels,
     powers_of_two,
     put_origin,
     styled,
     titled,
     width_of,
 )
-from hisparse_sim.simulator.views.palette import named
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -41,17 +41,22 @@ MEASURES = {
     "gap": Measure("gap_closed", "LRU-MIN gap closed (%)", "Gap closed", (LRU, BELADY)),
 }
 MOST_LINES = 8  # of policies in one panel; the dots of more stand in rows
-_SPREAD = 0.6  # of the distance between two buffers, for the marks of all policies
-_PANEL_INCHES, _NAMES_INCHES = 0.74, 1.1  # at least
+_MOST_BARS = 4  # lines that have intervals: those of more would cover each other
+_BESIDE = 0.01  # of a buffer, to either side, for intervals that would cover each other
+_PANEL_INCHES, _NAMES_INCHES, _LETTER_INCHES = 0.74, 1.1, 0.065  # at least; of a name
+_FARTHEST = -100.0  # per cent of the gap: as far from LRU as MIN, to the other side
 
 
-def study_rows(rows: pd.DataFrame, what: str) -> tuple[pd.DataFrame, str]:
+def study_rows(rows: pd.DataFrame) -> tuple[pd.DataFrame, str]:
     """Return the rows of a study that are drawn, of several traces those of all together, and
     their origin. Raises ValueError for those of several studies."""
     corner = origin(rows[rows["trace"] != ALL])
     rows = rows[rows["trace"] == ALL] if ALL in set(rows["trace"]) else rows
     if rows.duplicated(["prefetcher", "budget", "policy", "buffer"]).any():
-        raise ValueError(f"the figure of {what} shows one study: give the file of one")
+        raise ValueError(
+            "a figure shows one study, and these are several: give the file of one, or let one"
+            " `hisparse-sim study` replay the traces of all"
+        )
     return rows, corner
 
 
@@ -70,34 +75,32 @@ def study_lines(
 ) -> "Axes":
     """Draw the policies of a study over its buffers, a line each.
 
-    `measure` is one of MEASURES. Intervals of misses are bands; those of the gap are bars, and the
-    marks of a buffer stand side by side. Raises ValueError for other tables."""
+    `measure` is one of MEASURES. Few lines have intervals. Raises ValueError for other tables."""
     of, plain, corner = _measured(rows, measure)
     policies = list(dict.fromkeys(plain["policy"]))
     sizes = sorted(plain["buffer"].unique())
-    steps = np.diff(np.log2(sizes))
-    room = _SPREAD * steps.min() / len(policies) if len(steps) else 0.0
+    barred = len(policies) <= _MOST_BARS and plain["low"].notna().any()
+    shifts = 1 + _BESIDE * np.linspace(-1, 1, len(policies)) * barred * (len(policies) > 1)
     with styled(style):
         axes = axes or new_axes(5.4, 3.4)
-        look = looks(policies)
+        look, labels = looks(policies), policy_labels(policies)
         if of.ends:
-            axes.axhline(0, color="0.5", linewidth=0.8, zorder=1)
-        for number, policy in enumerate(policies):
+            axes.axhline(0, color="0.5", linewidth=0.8, zorder=1, label="LRU", dashes=(4, 2))
+        for shift, policy in zip(shifts, policies, strict=True):
             own = plain[plain["policy"] == policy].sort_values("buffer")
             colour, dash, marker, _ = look[policy]
-            places = own["buffer"].to_numpy(float)
-            if of.ends:  # nearly level lines, which a shift does not change
-                places = places * 2 ** (room * (number - (len(policies) - 1) / 2))
-                axes.vlines(places, own["low"], own["high"], colour, linewidth=1.4, alpha=0.55)
-            else:
-                axes.fill_between(places, own["low"], own["high"], color=colour, alpha=0.13, lw=0)
+            places = shift * own["buffer"].to_numpy(float)
+            if barred:
+                axes.vlines(places, own["low"], own["high"], colour, linewidth=0.9, alpha=0.6)
             axes.plot(places, own["value"], color=colour, linestyle=dash, linewidth=1,
-                      marker=marker, markersize=4, label=named(policy))  # fmt: skip
+                      marker=marker, markersize=4, label=labels[policy])  # fmt: skip
         powers_of_two(axes, sizes)
-        if not of.ends:
+        if of.ends:
+            _clip(axes, plain["value"], "y")
+        else:
             axes.set_ylim(bottom=0)
         axes.set(xlabel="hot buffer (slots per request and layer)", ylabel=of.axis)
-        titled(axes, f"{of.title}, with 95 % intervals")
+        titled(axes, of.title + ", with 95 % intervals" * bool(barred))
         legend_beside(axes)
         put_origin(axes, corner)
     return axes
@@ -106,8 +109,9 @@ def study_lines(
 def study_dots(
     rows: pd.DataFrame, *, measure: str = "misses", style: str | None = None
 ) -> "Figure":
-    """Draw a row for every policy of a study, by its mean place over the buffers, with a dot and
-    the interval in a panel for every buffer; a line marks LRU.
+    """Draw a row for every policy of a study, with a dot and the interval in a panel for every
+    buffer; a line marks LRU. Rows are in the order of the mean rank over the buffers, the best
+    above.
 
     `measure` is one of MEASURES. Raises ValueError for other tables, and for more panels than the
     width of the style has room for."""
@@ -119,28 +123,33 @@ def study_dots(
     order = places.groupby(plain["policy"], sort=False).mean().sort_values(kind="stable")
     with styled(style):
         narrow = current_style() == PAPER
-        width = width_of(min(9.0, _NAMES_INCHES + 0.6 + 2.6 * len(sizes)))
-        most = int((width - _NAMES_INCHES) / _PANEL_INCHES)
+        labels = policy_labels(list(order.index))
+        letters = max(map(len, labels.values()))
+        names = _NAMES_INCHES if narrow else max(_NAMES_INCHES, _LETTER_INCHES * letters)
+        width = width_of(min(9.0, _NAMES_INCHES + 0.6 + 2.6 * len(sizes)) + names - _NAMES_INCHES)
+        most = int((width - names) / _PANEL_INCHES)
         if len(sizes) > most:
             raise ValueError(
                 f"{len(order)} policies at {len(sizes)} buffers take more panels than the {most}"
                 " that this width has room for: name some with `buffers`"
             )
-        height = 0.9 + (0.135 if narrow else 0.165) * len(order)
+        height = (1.2 if narrow else 1.45) + (0.135 if narrow else 0.165) * len(order)
         figure = Figure(figsize=(width, max(1.4, height)))
         panels = figure.subplots(1, len(sizes), sharey=True, squeeze=False)[0]
+        clipped = False
         for axes, size in zip(panels, sizes, strict=True):
             own = plain[plain["buffer"] == size].set_index("policy").reindex(list(order.index))
             lru = 0.0 if of.ends else own["value"].get(LRU)
             _dots(axes, own, lru, 2 if narrow and len(sizes) == most else 4)
+            if of.ends:
+                clipped |= _clip(axes, own["value"], "x")
             axes.set_title(f"B = {size:,}", loc="center", fontsize=8)
-        panels[0].set_yticks(range(len(order)), [named(policy) for policy in order.index])
-        panels[0].set_ylim(len(order) - 0.4, -0.6)
+        panels[0].set_yticks(range(len(order)), list(labels.values()))
+        panels[0].set_ylim(len(order) - 0.4 + clipped, -0.6)
         # One label under all panels; in the corner below it stands the origin.
+        told = ["dashed line: LRU", *["order: mean rank"] * (len(sizes) > 1)]
         middle = panels[len(panels) // 2]
-        middle.set_xlabel(of.axis if len(sizes) % 2 else "")
-        if len(sizes) % 2 == 0:
-            middle.set_xlabel(of.axis, x=0.0)
+        middle.set_xlabel(f"{of.axis}\n{'; '.join(told)}", x=0.5 if len(sizes) % 2 else 0.0)
         if current_style() not in (PAPER, "paper-wide"):
             figure.suptitle(f"{of.title}, with 95 % intervals", x=0.01, ha="left", fontsize=10)
         put_origin(panels[0], corner)
@@ -151,13 +160,29 @@ def _dots(axes: "Axes", own: pd.DataFrame, lru: float | None, ticks: int) -> Non
     """Draw the rows of one buffer, by policy, and a line at `lru`."""
     if lru is not None:
         axes.axvline(lru, color="0.45", linewidth=0.8, linestyle=(0, (4, 2)), zorder=1)
-    look = looks([LRU])[LRU]
+    look = looks(list(own.index))
     places = np.arange(len(own))
-    axes.hlines(places, own["low"], own["high"], color=look.colour, linewidth=1.6, alpha=0.5)
-    axes.plot(own["value"], places, look.marker, color=look.colour, markersize=3.2)
+    colours = [look[policy].colour for policy in own.index]
+    axes.hlines(places, own["low"], own["high"], color=colours, linewidth=1.6, alpha=0.5)
+    for place, (policy, value) in enumerate(own["value"].items()):
+        axes.plot(value, place, look[policy].marker, color=colours[place], markersize=3.6)
     axes.locator_params(axis="x", nbins=ticks)
     axes.tick_params(axis="y", length=0)
     axes.margins(x=0.08)
+
+
+def _clip(axes: "Axes", values: pd.Series, which: str) -> bool:
+    """Let the axis end at _FARTHEST, or where half of the values are shown; say how many are
+    beyond, and whether any: where LRU is nearly MIN, shares of the gap are of any size."""
+    end = min(_FARTHEST, float(values.median()))
+    beyond = int((values < end).sum())
+    if beyond:
+        top = max(0.0, float(values.max()))
+        room = 0.08 * (top - end)
+        axes.set(**{f"{which}lim": (end - room, top + room)})
+        text = f"{beyond} below {end:,.0f} %"
+        axes.text(0.02, 0.01, text, transform=axes.transAxes, fontsize=6, color="0.3")
+    return beyond > 0
 
 
 def _measured(rows: pd.DataFrame, measure: str) -> tuple[Measure, pd.DataFrame, str]:
@@ -172,7 +197,7 @@ def _measured(rows: pd.DataFrame, measure: str) -> tuple[Measure, pd.DataFrame, 
             f"the figure of a study lacks the columns {', '.join(missing)}: give it what"
             " `hisparse-sim study -o FILE` writes"
         )
-    rows, corner = study_rows(rows, "policies")
+    rows, corner = study_rows(rows)
     plain = rows[(rows["prefetcher"] == NO_PREFETCH) & ~rows["policy"].isin(of.ends)]
     if plain.empty:
         raise ValueError("the study has no policies without prefetch but LRU and MIN")

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from importlib.metadata import version
-from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -35,6 +34,7 @@ MARKERS = tuple(one.marker for one in palette.TABLE)
 HATCHES = tuple(one.hatch for one in palette.TABLE)
 SYNTHETIC = "synthetic"
 _LONGEST_NAME = 36  # letters in a legend
+_LONGEST_POLICY = {"paper": 20}  # letters, by style
 STYLE: Any = {
     "axes.axisbelow": True,
     "axes.grid": True,
@@ -86,9 +86,14 @@ class Look(NamedTuple):
 
 
 def looks(names: Iterable[str]) -> dict[str, Look]:
-    """Return a look for every name. A known policy looks the same in all figures."""
-    every = [Look(*parts) for parts in zip(COLOURS, cycle(DASHES), MARKERS, HATCHES)]
-    return {name: every[place] for name, place in palette.places(names).items()}
+    """Return a look for every name. What is in the package looks the same in all figures."""
+    return {name: look_at(place) for name, place in palette.places(names).items()}
+
+
+def look_at(place: palette.Place) -> Look:
+    colour, mark = place
+    dash = (2 * mark - colour) % len(DASHES)  # another for each colour that has this mark
+    return Look(COLOURS[colour], DASHES[dash], MARKERS[mark], HATCHES[mark])
 
 
 def draw_lines(axes: "Axes", table: pd.DataFrame, by: str, x: str, y: str) -> None:
@@ -156,6 +161,18 @@ def from_zero(axes: "Axes", room: float = 1.05) -> None:
 def shortened(name: str) -> str:
     """Return the end of a name that is too long for a legend."""
     return name if len(name) <= _LONGEST_NAME else "…" + name[1 - _LONGEST_NAME :]
+
+
+def policy_labels(policies: Sequence[str]) -> dict[str, str]:
+    """Return what figures call policies: of a name with long parameters both ends, unless two would
+    be the same."""
+    most = _LONGEST_POLICY.get(_style.get(), _LONGEST_NAME)
+    full = {policy: palette.named(policy) for policy in policies}
+    short = {
+        policy: name if len(name) <= most else f"{name[: most // 2]}…{name[most // 2 + 1 - most :]}"
+        for policy, name in full.items()
+    }
+    return short if len(set(short.values())) == len(short) else full
 
 
 def spaced(places: Sequence[float], labels: Sequence[str], room: float = 0.11) -> list[str]:

@@ -75,9 +75,9 @@ def options(name: str, title: str, values: Sequence[int], chosen: int) -> str:
     return f'<p class="screen"><label>{title} <select id="{name}">{options}</select></label></p>'
 
 
-def policy_swatch(number: int) -> str:
-    """Return the line and mark of a line of `palette.TABLE`."""
-    colour, shape = f"var(--c{number})", palette.TABLE[number].path
+def policy_swatch(place: palette.Place) -> str:
+    """Return a line with the mark."""
+    colour, shape = f"var(--c{place.colour})", palette.TABLE[place.mark].path
     return (
         f'<svg aria-hidden="true" viewBox="0 0 26 12" stroke="{colour}" fill="{colour}">'
         f'<path d="M0 6H26" stroke-width="2"/><path d="{shape}" stroke="none"/></svg>'

@@ -250,8 +250,8 @@ def _modes(modes: Sequence[str]) -> dict[str, Any]:
     """Colour and shape of the modes, those of `palette`."""
     found = places(modes)
     looks = {
-        "color": [f"var(--c{place})" for place in found.values()],
-        "shape": [TABLE[place].shape for place in found.values()],
+        "color": [f"var(--c{place.colour})" for place in found.values()],
+        "shape": [TABLE[place.mark].shape for place in found.values()],
     }
     return {
         channel: {

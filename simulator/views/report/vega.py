@@ -80,8 +80,8 @@ def by_policy(policies: Sequence[str], channel: str) -> Spec:
     """Colour or shape of the policies, those of `palette`."""
     places = palette.places(policies)
     looks = {
-        "color": [f"var(--c{place})" for place in places.values()],
-        "shape": [palette.TABLE[place].shape for place in places.values()],
+        "color": [f"var(--c{place.colour})" for place in places.values()],
+        "shape": [palette.TABLE[place.mark].shape for place in places.values()],
     }
     scale = {"domain": list(places), "range": looks[channel]}
     return {"field": "policy", "type": "nominal", "scale": scale, "legend": None}
