@@ -28,13 +28,14 @@ import sys
 from pathlib import Path
 
 import hypothesis
+import pytest
 from click.testing import CliRunner
 from reference import replay
 from streams import cases, demand_of
 
 import hisparse_sim as hs
 from hisparse_sim.cli import cli
-from hisparse_sim.policies import get_policy
+from hisparse_sim.policies import POLICIES, get_policy
 
 copy, trace = sys.argv[1:]
 assert Path(hs.__file__).parent == Path(copy)
@@ -54,14 +55,18 @@ from hisparse_sim.simulator.replay import replay_part
 def contract(case):
     stream, size = case
     for start in ("staged", "direct"):
-        fast = replay_part(demand_of(stream), "mru", size, start, victims=True)
-        found = records(stream, size, start, fast.misses, fast.victims)
-        assert found == expected(replay(stream, Mru(size), size, start))
         least = replay_part(demand_of(stream), "belady", size, start)
-        assert fast.misses.sum() >= least.misses.sum()
+        for name, plain in (("mru", Mru(size)), ("mru:every=3", Mru(size, 3))):
+            fast = replay_part(demand_of(stream), get_policy(name), size, start, victims=True)
+            found = records(stream, size, start, fast.misses, fast.victims)
+            assert found == expected(replay(stream, plain, size, start))
+            assert fast.misses.sum() >= least.misses.sum()
 
 contract()
 listed = run("policies")
+assert listed[-1]["parameters"] == "every=1 (from 1 to 1024)"
+with pytest.raises(ValueError, match="mru: every cannot be 0"):
+    get_policy("mru:every=0")
 assert listed[-1]["policy"] == "mru" and listed[-1]["summary"] == "most recently used first"
 rows = run("sweep", trace, "--policy", "lru,mru", "--buffer", "16,20", "--quiet")
 misses = {(row["policy"], row["buffer"]): row["misses"] for row in rows}
@@ -70,6 +75,17 @@ assert again["misses"].tolist() == [misses["mru", 16], misses["mru", 20]]
 assert misses["mru", 16] > misses["mru", 20] > 0 and misses["mru", 16] != misses["lru", 16]
 assert len(hs.figures.looks(["lru", "mru"])) == 2
 assert "mru" in hs.policies()["policy"].tolist()
+
+import test_docs, test_golden, test_queues
+
+with pytest.raises(AssertionError):
+    test_docs.test_every_policy_is_described()
+assert "mru" in POLICIES and not any(policy == "mru" for policy, _, _ in test_golden.GOLDEN)
+assert not any(policy == "mru" for policy, _ in test_queues.RULES)
+with pytest.raises(ValueError, match="the name 'mru' is taken"):
+    get_policy(f"{copy}/policies/mru.py:MRU")
+Path("mru.py").write_text(test_docs.page_file("mru"))  # what commands of the pages are tried with
+assert get_policy("mru.py:MRU:every=16").parameters.every == 16
 """
 
 PREFETCHER = """

@@ -64,16 +64,23 @@ def why_not(command: str) -> str | None:
 EVERY = [(page, command) for page in PAGES for command in commands(page)]
 
 
+def page_file(name: str) -> str:
+    """Return a file that the pages on adding one write, under a name that is free even where it
+    was added."""
+    text = "".join((DOCS / f"add-a-{kind}.md").read_text() for kind in ("policy", "prefetcher"))
+    (code,) = re.findall(
+        rf"^`{name}\.py` .*?^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE
+    )
+    assert code.count(f'name="{name}"') == 1
+    return str(code.replace(f'name="{name}"', f'name="own-{name}"'))
+
+
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with the files that the documents name."""
     shutil.copy(sample_path(), tmp_path / "sample.parquet")
-    for name in ("mru", "popular"):  # the files that the pages on adding one write
-        text = "".join((DOCS / f"add-a-{kind}.md").read_text() for kind in ("policy", "prefetcher"))
-        (code,) = re.findall(
-            rf"^`{name}\.py` .*?^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE
-        )
-        (tmp_path / f"{name}.py").write_text(code)
+    for name in ("mru", "popular"):
+        (tmp_path / f"{name}.py").write_text(page_file(name))
     (tmp_path / "book.txt").write_text("A long time ago.")
     (tmp_path / "docs").mkdir()
     make_workloads.mooncake(tmp_path / "conversation_trace.jsonl", 150)

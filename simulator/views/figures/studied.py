@@ -164,7 +164,7 @@ def _dots(axes: "Axes", own: pd.DataFrame, lru: float | None, ticks: int) -> Non
     places = np.arange(len(own))
     colours = [look[policy].colour for policy in own.index]
     axes.hlines(places, own["low"], own["high"], color=colours, linewidth=1.6, alpha=0.5)
-    for place, (policy, value) in enumerate(own["value"].items()):
+    for place, (policy, value) in enumerate(zip(map(str, own.index), own["value"], strict=True)):
         axes.plot(value, place, look[policy].marker, color=colours[place], markersize=3.6)
     axes.locator_params(axis="x", nbins=ticks)
     axes.tick_params(axis="y", length=0)
