@@ -50,7 +50,7 @@ _COMMANDS = {
     ),
     "study": (
         f"{_SIMULATOR}.study:study",
-        "Compare policies and prefetchers with what is least.",
+        "Compare policies and prefetchers with LRU and with lower bounds.",
     ),
     "sweep": (f"{_SIMULATOR}.sweep:sweep", "Count the misses of policies at several buffer sizes."),
 }

@@ -57,12 +57,14 @@ POLICIES: dict[str, Policy] = {
 }
 
 ALIASES = {"min": "belady"}  # other names in the literature -> ours
+ALL = "all"  # no policy: stands for all that apply to every trace
 
 # What is replayed where no policy is named.
 STANDARD = ("lru", "fifo", "clock", "lfu", "arc", "random", "belady")
 
 __all__ = [
     "ALIASES",
+    "ALL",
     "POLICIES",
     "STANDARD",
     "Policy",
@@ -82,7 +84,7 @@ def get_policy(policy: str | Policy, **parameters: Any) -> Policy:
     Raises PolicyError, a ValueError: it names the known policies or parameters, or says what is
     wrong with the file.
     """
-    return find(policy, Policy, POLICIES, parameters, aliases=ALIASES)
+    return find(policy, Policy, POLICIES, parameters, aliases=ALIASES, reserved=(ALL,))
 
 
 def table() -> "pd.DataFrame":

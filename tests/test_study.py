@@ -250,7 +250,7 @@ def test_the_command_prints_and_writes(paths: list[Path], tmp_path: Path) -> Non
     for wrong, said in (
         (("--prefetch", "holt"), "prefetcher holt needs scores"),
         (("--prefetch", "slosh"), "slosh"),
-        (("--prefetch", "none,slash"), "none stands alone"),
+        (("--prefetch", "none,slash"), "none of --prefetch stands alone"),
         (("--policy", "clock:bits=2"), "has no parameters"),
         (("--policy", "epoch-clock"), "SGLang's rule for several queries a step"),
     ):

@@ -43,7 +43,7 @@ def plot(
     wide: bool,
     quiet: bool,
 ) -> None:
-    """Draw a result as a figure, on the screen's style or for a paper.
+    """Draw a result as a figure, for the screen or for a paper.
 
     KIND: mrc and policies (of sweep or mrc), curve, study, gap and prefetch (of study), pareto (of
     plan), throughput, tpot, ttft and shares (of serve), latency (of gpu bench). RESULT: files that

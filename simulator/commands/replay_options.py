@@ -64,18 +64,20 @@ def replay_options(
     known: Callable[[], Iterable[str]] = _swept_policies,
     sizes: str = "1, 2 and 3",
     otherwise: str = "; with drafts, resident tokens or vLLM the engine's default",
+    every: str = "lru, or with drafts the engine's",
 ) -> Callable[[Any], Any]:
-    """Return the options of what is replayed: `known` policies; by default buffers of `sizes`
-    times the top_k, `otherwise` others."""
+    """Return the options of what is replayed: `known` policies, by default `every`; by default
+    buffers of `sizes` times the top_k, `otherwise` others."""
     return combined(
         click.option(
             "--policy",
             "policies",
-            type=Name(known, listed=True),
+            type=Name(lambda: (*known(), "all"), listed=True),
             multiple=True,
             callback=several(policy_name),
             help="Policies, see `hisparse-sim policies`, or FILE.py:NAME of your own, with "
-            "parameters as NAME:FIELD=VALUE,FIELD=VALUE; repeat, or separate by commas.",
+            "parameters as NAME:FIELD=VALUE,FIELD=VALUE; repeat, or separate by commas. all: those "
+            f"that apply to every trace.  [default: {every}]",
         ),
         click.option(
             "--buffer",

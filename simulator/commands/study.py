@@ -109,7 +109,7 @@ time_options = combined(
 
 @click.command()
 @traces_argument
-@replay_options(known_policies, "1, 1.5, 2, 3 and 4", "")
+@replay_options(known_policies, "1, 1.5, 2, 3 and 4", "", every="all")
 @prefetch_options
 @time_options
 @output_options
@@ -123,7 +123,7 @@ def study(
     provenance: str | None,
     **options: Any,
 ) -> None:
-    """Compare policies and prefetchers with LRU and with what is least.
+    """Compare policies and prefetchers with LRU and with lower bounds.
 
     TRACE: files, folders or globs; by default the bundled sample. Misses with 95 % intervals over
     requests and layers, paired tests against LRU, the slots that LRU would need, and three regrets:
@@ -136,7 +136,6 @@ def study(
     hisparse-sim study a.parquet b.parquet -o study.parquet
     hisparse-sim study --policy lru --prefetch previous-layer,oracle:recall=0.5 --budget 128
     """
-    from hisparse_sim.simulator.prefetch import NO_PREFETCH
     from hisparse_sim.simulator.study import study as run
     from hisparse_sim.simulator.views.study_view import show_study
     from hisparse_sim.simulator.views.tables import stamped, write_rows
@@ -144,13 +143,6 @@ def study(
     form = output_form(form, output)
     opened = open_traces(traces, provenance)
     options["requests"] = chosen_requests(options["requests"], opened)
-    if NO_PREFETCH in (options["prefetchers"] or ()):
-        if len(options["prefetchers"]) > 1:
-            raise click.BadParameter(
-                "none stands alone: what is fetched ahead is compared with nothing anyway",
-                param_hint="--prefetch",
-            )
-        options["prefetchers"] = ()
     if output is not None:
         refuse_input(output, (trace.path for trace in opened))
     keep = kept_beside(output)

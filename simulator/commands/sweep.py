@@ -33,7 +33,7 @@ COSTS = (  # options that say what costs are of
 
 @click.command()
 @traces_argument
-@replay_options()
+@replay_options(every="lru,fifo,clock,lfu,arc,random,belady, or with drafts the engine's and these")
 @click.option("--per-layer", is_flag=True, help="One row per request and layer.")
 @click.option(
     "--no-min",

@@ -14,6 +14,7 @@ from hisparse_sim.policies import ALIASES, Policy
 from hisparse_sim.simulator.mrc.curves import MissCurves, joined
 from hisparse_sim.simulator.mrc.facts import is_facts, read_facts
 from hisparse_sim.simulator.mrc.names import BELADY, COMPULSORY
+from hisparse_sim.simulator.replay.applicable import with_all
 from hisparse_sim.simulator.replay.coverage import SELECTED, Covered
 from hisparse_sim.simulator.replay.curves import rolling_curves
 from hisparse_sim.simulator.replay.metrics import excess_over_min, without_tokens
@@ -291,7 +292,7 @@ def _asked(
     known = [policy for policy in trace.curves.of if policy != COMPULSORY]
     if policies is None:
         return known
-    given = [policies] if isinstance(policies, str | Policy) else list(policies)
+    given = with_all(policies, lambda: known)
     names = [each.name if isinstance(each, Policy) else ALIASES.get(each, each) for each in given]
     for name in names:
         if name not in trace.curves.of:

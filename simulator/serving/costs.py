@@ -46,26 +46,30 @@ def model_of(
     The model called `name`, else that of the traces, else glm-5.1, the latter two with the top_k of
     the traces. Raises TraceError for traces whose positions are not what the model selects, or are
     blocks of a model without a profile, ValueError for an unknown name and for traces of several
-    models.
+    models of which any has a profile.
     """
     if name is not None:
         model = load_model(name, profiles)
         check_unit(traces, model.unit, model.name, profiles)
         return model, ""
-    if len({trace.metadata.model for trace in traces}) > 1:
-        raise ValueError("the traces are of several models; choose one with `model`")
     top_k = max(trace.metadata.top_k for trace in traces)
-    own = traces[0].metadata.model
-    try:
-        model, why = load_model(own, profiles), ""
-    except ValueError:
+    models = list(dict.fromkeys(trace.metadata.model for trace in traces))
+    profiled = {each: found for each in models if (found := _profile(each, profiles))}
+    if profiled and len(models) > 1:
+        raise ValueError("the traces are of several models; choose one with `model`")
+    own = " and ".join(filter(None, models))
+    if profiled:
+        model, why = profiled[models[0]], ""
+    else:
         for trace in filter(in_blocks, traces):
             raise TraceError(
-                f"{trace.path} counts {plural(trace.metadata.unit)}, and {own or 'the trace'} has"
-                f" no profile, from which costs follow: {other_model(trace, profiles)}"
-            ) from None
+                f"{trace.path} counts {plural(trace.metadata.unit)}, and"
+                f" {trace.metadata.model or 'the trace'} has no profile, from which costs follow:"
+                f" {other_model(trace, profiles)}"
+            )
         model = load_model("glm-5.1")
-        why = f"{own or 'the trace'} has no profile; `model` names another"
+        have = "have" if len(models) > 1 else "has"
+        why = f"{own or 'the trace'} {have} no profile; `model` names another"
     check_unit(traces, model.unit, model.name, profiles)
     if top_k != model.top_k:
         why += (
@@ -73,6 +77,13 @@ def model_of(
         )
     note = f"bytes and memory are those of {model.name} ({why})" if why else ""
     return replace(model, top_k=top_k), note
+
+
+def _profile(name: str, profiles: str | Path | None) -> Model | None:
+    try:
+        return load_model(name, profiles)
+    except ValueError:
+        return None
 
 
 def check_costs(ratios: Sequence[int], **gib: float | None) -> None:

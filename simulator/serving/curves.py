@@ -22,7 +22,7 @@ from hisparse_sim.simulator.replay.kept import Kept
 from hisparse_sim.simulator.replay.sweeping import Progress, rows_kept
 from hisparse_sim.simulator.replay.swept import Sweep
 from hisparse_sim.simulator.serving.costs import SwapIn
-from hisparse_sim.simulator.serving.replay_modes import mode_notes, replay_mode
+from hisparse_sim.simulator.serving.replay_modes import mode_notes, policies_of, replay_mode
 from hisparse_sim.simulator.serving.scenario import Scenario
 from hisparse_sim.simulator.serving.sweep_with_costs import (
     cost_model,
@@ -143,9 +143,10 @@ def curve(
     check_window(longest, window, skip_steps)
     if policies is None:
         policies = CURVE_POLICIES if mode is None else mode.own_policy(of)
+    left_out: list[str] = []
     swept = sweeping.sweep(
         of,
-        policies,
+        policies_of(of, policies, sizes, mode, left_out),
         sizes,
         start,
         compare_min=False,
@@ -159,7 +160,7 @@ def curve(
         progress=progress,
         keep=keep,
     )
-    notes = (*page_notes(of, sizes), *mode_notes(of, engine, sizes, mode), *notes)
+    notes = (*page_notes(of, sizes), *mode_notes(of, engine, sizes, mode), *left_out, *notes)
     swept = replace(swept, notes=notes)
     if not swept.finished:  # interrupted
         return Curves(swept.rows, window, swept, swap_in)

@@ -2,9 +2,11 @@
 
 from collections.abc import Iterable, Sequence
 
-from hisparse_sim.policies import STANDARD, Policy
+from hisparse_sim.policies import POLICIES, STANDARD, Policy
+from hisparse_sim.simulator.replay.applicable import applicable, with_all
 from hisparse_sim.simulator.replay.modes import Mode, mode_of
 from hisparse_sim.simulator.replay.modes.sglang import SGLANG
+from hisparse_sim.simulator.replay.ranking import check_without_ranks, columns_for
 from hisparse_sim.simulator.serving.engines import load_engine
 from hisparse_sim.traces import Trace
 
@@ -64,15 +66,27 @@ def policies_of(
     policies: str | Policy | Iterable[str | Policy] | None,
     sizes: Sequence[int],
     mode: Mode | None,
+    notes: list[str],
 ) -> tuple[str | Policy, ...]:
-    """Return the policies asked for, else all that can be replayed, the engine's own first."""
-    if policies is not None:
-        return (policies,) if isinstance(policies, str | Policy) else tuple(policies)
-    if mode is None:
-        return STANDARD
-    own = mode.own_policy(traces)
-    others = STANDARD if mode.unites(traces, min(sizes)) else ()
-    return tuple(dict.fromkeys((own, *others)))
+    """Return the policies asked for, else the standard ones that can be replayed; with a mode its
+    own first, as of `all`."""
+
+    def of_mode(others: Iterable[str]) -> tuple[str, ...]:
+        if mode is None:
+            return tuple(others)
+        others = others if mode.unites(traces, min(sizes)) else ()
+        return tuple(dict.fromkeys((mode.own_policy(traces), *others)))
+
+    def check(policy: Policy, trace: Trace) -> None:
+        columns_for(trace, [policy])
+        if mode is not None:
+            check_without_ranks(policy, "a mode does")
+
+    def every() -> tuple[str, ...]:
+        found = applicable(traces, POLICIES.values(), check, notes)
+        return of_mode(each.name for each in found)
+
+    return of_mode(STANDARD) if policies is None else with_all(policies, every)
 
 
 def mode_notes(

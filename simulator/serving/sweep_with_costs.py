@@ -87,8 +87,8 @@ def sweep(
         Paths or opened traces, one or several; None: the bundled sample. Facts files (of `mrc`)
         give the rows of what was counted.
     policies
-        Names, files named as `FILE.py:NAME`, or policies; None: all in the package, and the
-        engine's own for drafts.
+        Names, files named as `FILE.py:NAME`, or policies; None: the seven of `policies.STANDARD`,
+        and the engine's own for drafts; "all": all that apply to every trace.
     buffers
         Slots per request and layer (`device_buffer_size`); None: 1, 2 and 3 times the top_k, or
         with drafts, resident tokens or vLLM the engine's default.
@@ -189,9 +189,10 @@ def sweep(
         )
         notes = (*notes, FACTS_NOTE)
     else:
+        left_out: list[str] = []
         swept = sweeping.sweep(
             of,
-            policies_of(of, policies, sizes, mode),
+            policies_of(of, policies, sizes, mode, left_out),
             sizes,
             start,
             compare_min=compare_min and (mode is None or mode.unites(of, min(sizes))),
@@ -206,6 +207,7 @@ def sweep(
             progress=progress,
             keep=keep,
         )
+        notes = (*left_out, *notes)
     notes = (*page_notes(of, sizes), *mode_notes(of, engine, sizes, mode, compare_min), *notes)
     if not swept.finished:  # interrupted
         return replace(swept, notes=notes)

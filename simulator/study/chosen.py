@@ -1,19 +1,24 @@
 """What a study compares: what was asked for, or all for which the traces have enough."""
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
+from collections.abc import Iterable, Sequence
+from itertools import product
 
-from hisparse_sim.policies import Policy, PolicyError, get_policy
-from hisparse_sim.simulator.prefetch import Prefetcher
+from hisparse_sim.policies import ALL, POLICIES, Policy, PolicyError, get_policy
+from hisparse_sim.simulator.prefetch import (
+    NO_PREFETCH,
+    PREFETCHERS,
+    Prefetcher,
+    get_prefetcher,
+)
+from hisparse_sim.simulator.prefetch.prefetching import check_trace
 from hisparse_sim.simulator.prefetch.shared_index import SHARED_INDEX
+from hisparse_sim.simulator.replay.applicable import applicable, with_all
 from hisparse_sim.simulator.replay.mode_names import EPOCH_CLOCK
 from hisparse_sim.simulator.replay.ranking import columns_for
 from hisparse_sim.traces import Trace, TraceError
 from hisparse_sim.traces.file.layer_types import followers
 from hisparse_sim.traces.file.queries import has_drafts
 from hisparse_sim.traces.file.units import in_blocks, plural
-
-Named = TypeVar("Named", Policy, Prefetcher)
 
 
 def policy_of(name: str | Policy) -> Policy:
@@ -36,28 +41,41 @@ def several(given: object) -> tuple:  # type: ignore[type-arg]
     return (given,) if one else tuple(given)  # type: ignore[arg-type]
 
 
-def applicable(
+def policies_of(
+    traces: Sequence[Trace], asked: str | Policy | Iterable[str | Policy] | None, notes: list[str]
+) -> tuple[Policy, ...]:
+    """Return what is asked for, by default all for which every trace has what they need."""
+
+    def every() -> tuple[Policy, ...]:
+        return applicable(traces, POLICIES.values(), check_policy, notes)
+
+    names = with_all(ALL if asked is None else asked, every)
+    found = tuple(dict.fromkeys(map(policy_of, names)))
+    for policy, trace in product(found, traces):
+        check_policy(policy, trace)
+    return found
+
+
+def prefetchers_of(
     traces: Sequence[Trace],
-    asked: Iterable[Named] | None,
-    every: Iterable[Named],
-    check: Callable[[Named, Trace], object],
+    asked: str | Prefetcher | Iterable[str | Prefetcher] | None,
     notes: list[str],
-) -> tuple[Named, ...]:
-    """Return what is asked for, else, of all, those for which every trace has what they need."""
-    found, without = [], []
-    for each in every if asked is None else asked:
-        try:
-            for trace in traces:
-                check(each, trace)
-        except TraceError:
-            if asked is not None:
-                raise
-            without.append(each.name)
-        else:
-            found.append(each)
-    if without:
-        notes.append(f"left out, since they do not apply to every trace: {', '.join(without)}")
-    return tuple(dict.fromkeys(found))
+) -> tuple[Prefetcher, ...]:
+    """Return what is asked for, by default all for which every trace has what they need."""
+    if asked is None:
+        return applicable(traces, PREFETCHERS.values(), check_trace, notes)
+    given = several(asked)
+    if NO_PREFETCH in given:
+        if len(given) > 1:
+            raise ValueError(
+                f"{NO_PREFETCH} of `prefetchers` stands alone: what is fetched ahead is compared"
+                " with nothing anyway"
+            )
+        return ()
+    found = tuple(dict.fromkeys(map(get_prefetcher, given)))
+    for prefetcher, trace in product(found, traces):
+        check_trace(prefetcher, trace)
+    return found
 
 
 def about_rows(traces: Iterable[Trace]) -> list[str]:

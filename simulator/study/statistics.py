@@ -2,7 +2,8 @@
 
 Layers of a request are alike, and requests are few. So requests are drawn with replacement, then
 layers within each that was drawn (the bootstrap of clusters: Davison and Hinkley 1997, section
-3.8). With one request only layers are drawn, and the interval says nothing about other requests.
+3.8). With one request only layers are drawn, and the interval says nothing about other
+requests; a single part has none.
 """
 
 from itertools import product
@@ -37,9 +38,10 @@ def draws(requests: npt.NDArray[np.int64], count: int, seed: int) -> Floats:
 def interval_of_ratio(
     weights: Floats, above: npt.NDArray[Any], below: npt.NDArray[Any]
 ) -> Interval:
-    """Return where 95 % of the resampled ratios of two sums lie; nan if a lower one is 0."""
+    """Return where 95 % of the resampled ratios of two sums lie; nan if a lower one is 0, and for
+    a single part, which is the same in every resample."""
     lower = weights @ below
-    if not lower.all():
+    if len(below) < 2 or not lower.all():
         return Interval(float("nan"), float("nan"))
     ratios = (weights @ above) / lower
     tail = (100 - _LEVEL) / 2

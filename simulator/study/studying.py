@@ -11,13 +11,12 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 import pandas as pd
 
-from hisparse_sim.policies import POLICIES, Policy, get_policy
+from hisparse_sim.policies import Policy, get_policy
 from hisparse_sim.simulator.mrc import mrc
 from hisparse_sim.simulator.mrc.names import TEXTBOOK_LRU
-from hisparse_sim.simulator.prefetch import NO_PREFETCH, PREFETCHERS, Prefetcher, get_prefetcher
+from hisparse_sim.simulator.prefetch import NO_PREFETCH, Prefetcher
 from hisparse_sim.simulator.prefetch.prefetching import (
     Prefetch,
-    check_trace,
     try_out,
     without_prefetch,
 )
@@ -34,10 +33,10 @@ from hisparse_sim.simulator.study.batches import entries_in
 from hisparse_sim.simulator.study.bounds import Bounds
 from hisparse_sim.simulator.study.chosen import (
     about_rows,
-    applicable,
-    check_policy,
     other_layers,
+    policies_of,
     policy_of,
+    prefetchers_of,
     several,
     too_large,
 )
@@ -113,21 +112,22 @@ def study(
     progress: Callable[[Progress], None] | None = None,
     keep: str | PathLike[str] | Kept | None = None,
 ) -> Study:
-    """Replay policies and prefetchers over traces; compare them with LRU and with what is least.
+    """Replay policies and prefetchers over traces; compare them with LRU and with lower bounds.
 
     Parameters
     ----------
     traces
         Paths or opened traces, one or several; None: the bundled sample.
     policies
-        Names or policies; None: all that apply to every trace. LRU and MIN are always there.
+        Names or policies; None or "all": all that apply to every trace. LRU and MIN are there
+        anyway.
     buffers
         Slots per request and layer; None: 1, 1.5, 2, 3 and 4 times the top_k.
     start
         "staged", "direct" or "warm", see `replay`.
     prefetchers
         Names, files named as `FILE.py:NAME`, or prefetchers; None: all that apply to every trace;
-        (): none.
+        () or "none": none.
     budgets
         Entries that a prefetcher may fetch ahead per request, layer and step, which have as many
         slots of the buffer; None: 64, 128, 256 and 512.
@@ -155,10 +155,8 @@ def study(
     for size in sizes:
         check_arguments(size, start, ALL_STARTS)
     notes = about_rows(of)
-    named = None if policies is None else map(policy_of, several(policies))
-    chosen = applicable(of, named, POLICIES.values(), check_policy, notes)
-    guesses = None if prefetchers is None else map(get_prefetcher, several(prefetchers))
-    guessing = applicable(of, guesses, PREFETCHERS.values(), check_trace, notes)
+    chosen = policies_of(of, policies, notes)
+    guessing = prefetchers_of(of, prefetchers, notes)
     notes += other_layers(of, guessing)
     for prefetcher in guessing:
         try_out(prefetcher)

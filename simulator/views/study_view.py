@@ -30,6 +30,12 @@ def _more(value: Any) -> str:
     return "-" if pd.isna(value) else f"{100 * value:+.1f}"
 
 
+def _intervals(rows: pd.DataFrame) -> str:
+    if (rows["parts"] < 2).all():
+        return "without intervals, which a single part has not"
+    return "with 95 % intervals over requests and layers"
+
+
 def show_study(rows: pd.DataFrame, output: Path | None = None) -> None:
     """Print the rows of all traces together, or those of the only trace."""
     traces = [each for each in dict.fromkeys(rows["trace"]) if each != ALL]
@@ -39,7 +45,7 @@ def show_study(rows: pd.DataFrame, output: Path | None = None) -> None:
         f"{', '.join(traces)} ({first['provenance']}): {counted(first['parts'], 'part')},"
         f" {counted(first['requests'], 'request')}, {first['start']} start"
         f"{', without the rows of drafts' * bool(first['queries'] == FIRST)}\n"
-        "Misses, % of accesses, with 95 % intervals over requests and layers; change against LRU,"
+        f"Misses, % of accesses, {_intervals(shown)}; change against LRU,"
         " %; time of one layer's swap-in, and how much of it MIN would save, and a prefetch that"
         " knows the future"
     )
