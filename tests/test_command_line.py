@@ -333,6 +333,7 @@ def test_the_shell_completes_names() -> None:
         *POLICIES,
         "min",
         "epoch-clock",
+        "all",
     }
     assert completed("sweep", "--policy", "lru,ar") == ["lru,arc"]
     assert completed("plan", "--policy", "be") == ["belady"]

@@ -146,7 +146,9 @@ def test_shares_far_below_lru_are_counted_and_not_drawn() -> None:
     ):
         assert -130 < low < -100
         assert any(f"{number} below -100 %" in text.get_text() for text in texts for number in "12")
-    assert not figures.study_dots(ROWS, measure="gap").axes[0].texts
+    near = pd.concat([ROWS, pd.DataFrame([row("mq", size, 20, -180) for size in (64, 96)])])
+    for each in (ROWS, near):
+        assert not figures.study_dots(each, measure="gap").axes[0].texts
     # Where most are far off, half of them are shown.
     most = [row(name, 64, 8, -closed) for name, closed in (("mq", 500), ("arc", 700), ("lfu", 900))]
     drawn = figures.study_dots(pd.DataFrame(most), measure="gap")

@@ -119,8 +119,7 @@ def study(
     traces
         Paths or opened traces, one or several; None: the bundled sample.
     policies
-        Names or policies; None or "all": all that apply to every trace. LRU and MIN are there
-        anyway.
+        Names or policies; None or "all": all that apply to every trace. LRU and MIN come along.
     buffers
         Slots per request and layer; None: 1, 1.5, 2, 3 and 4 times the top_k.
     start

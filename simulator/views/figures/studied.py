@@ -14,13 +14,13 @@ from hisparse_sim.simulator.views.figures.style import (
     looks,
     new_axes,
     origin,
-    policy_labels,
     powers_of_two,
     put_origin,
     styled,
     titled,
     width_of,
 )
+from hisparse_sim.simulator.views.palette import named
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -41,6 +41,7 @@ MEASURES = {
     "gap": Measure("gap_closed", "LRU-MIN gap closed (%)", "Gap closed", (LRU, BELADY)),
 }
 MOST_LINES = 8  # of policies in one panel; the dots of more stand in rows
+_LONGEST, _LONGEST_OF_PAPER = 36, 20  # letters of a name
 _MOST_BARS = 4  # lines that have intervals: those of more would cover each other
 _BESIDE = 0.01  # of a buffer, to either side, for intervals that would cover each other
 _PANEL_INCHES, _NAMES_INCHES, _LETTER_INCHES = 0.74, 1.1, 0.065  # at least; of a name
@@ -83,7 +84,7 @@ def study_lines(
     shifts = 1 + _BESIDE * np.linspace(-1, 1, len(policies)) * barred * (len(policies) > 1)
     with styled(style):
         axes = axes or new_axes(5.4, 3.4)
-        look, labels = looks(policies), policy_labels(policies)
+        look, labels = looks(policies), _labels(policies)
         if of.ends:
             axes.axhline(0, color="0.5", linewidth=0.8, zorder=1, label="LRU", dashes=(4, 2))
         for shift, policy in zip(shifts, policies, strict=True):
@@ -123,7 +124,7 @@ def study_dots(
     order = places.groupby(plain["policy"], sort=False).mean().sort_values(kind="stable")
     with styled(style):
         narrow = current_style() == PAPER
-        labels = policy_labels(list(order.index))
+        labels = _labels(list(order.index))
         letters = max(map(len, labels.values()))
         names = _NAMES_INCHES if narrow else max(_NAMES_INCHES, _LETTER_INCHES * letters)
         width = width_of(min(9.0, _NAMES_INCHES + 0.6 + 2.6 * len(sizes)) + names - _NAMES_INCHES)
@@ -156,6 +157,18 @@ def study_dots(
     return figure
 
 
+def _labels(policies: list[str]) -> dict[str, str]:
+    """Return what figures call policies: of a name with long parameters both ends, unless two would
+    be the same."""
+    most = _LONGEST_OF_PAPER if current_style() == PAPER else _LONGEST
+    full = {policy: named(policy) for policy in policies}
+    short = {
+        policy: name if len(name) <= most else f"{name[: most // 2]}…{name[most // 2 + 1 - most :]}"
+        for policy, name in full.items()
+    }
+    return short if len(set(short.values())) == len(short) else full
+
+
 def _dots(axes: "Axes", own: pd.DataFrame, lru: float | None, ticks: int) -> None:
     """Draw the rows of one buffer, by policy, and a line at `lru`."""
     if lru is not None:
@@ -172,10 +185,10 @@ def _dots(axes: "Axes", own: pd.DataFrame, lru: float | None, ticks: int) -> Non
 
 
 def _clip(axes: "Axes", values: pd.Series, which: str) -> bool:
-    """Let the axis end at _FARTHEST, or where half of the values are shown; say how many are
-    beyond, and whether any: where LRU is nearly MIN, shares of the gap are of any size."""
+    """Let the axis of values beyond twice _FARTHEST end there, or where half of them are shown; say
+    how many are left out, and whether any: where LRU is nearly MIN, shares are of any size."""
     end = min(_FARTHEST, float(values.median()))
-    beyond = int((values < end).sum())
+    beyond = int((values < end).sum()) if values.min() < 2 * _FARTHEST else 0
     if beyond:
         top = max(0.0, float(values.max()))
         room = 0.08 * (top - end)

@@ -34,7 +34,6 @@ MARKERS = tuple(one.marker for one in palette.TABLE)
 HATCHES = tuple(one.hatch for one in palette.TABLE)
 SYNTHETIC = "synthetic"
 _LONGEST_NAME = 36  # letters in a legend
-_LONGEST_POLICY = {"paper": 20}  # letters, by style
 STYLE: Any = {
     "axes.axisbelow": True,
     "axes.grid": True,
@@ -161,18 +160,6 @@ def from_zero(axes: "Axes", room: float = 1.05) -> None:
 def shortened(name: str) -> str:
     """Return the end of a name that is too long for a legend."""
     return name if len(name) <= _LONGEST_NAME else "…" + name[1 - _LONGEST_NAME :]
-
-
-def policy_labels(policies: Sequence[str]) -> dict[str, str]:
-    """Return what figures call policies: of a name with long parameters both ends, unless two would
-    be the same."""
-    most = _LONGEST_POLICY.get(_style.get(), _LONGEST_NAME)
-    full = {policy: palette.named(policy) for policy in policies}
-    short = {
-        policy: name if len(name) <= most else f"{name[: most // 2]}…{name[most // 2 + 1 - most :]}"
-        for policy, name in full.items()
-    }
-    return short if len(set(short.values())) == len(short) else full
 
 
 def spaced(places: Sequence[float], labels: Sequence[str], room: float = 0.11) -> list[str]:
