@@ -6,14 +6,17 @@ calls wait at the executor is bounded, so that neither it nor a scheduler holds 
 
 import os
 import signal
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Executor, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
+from functools import partial
 from itertools import islice
 from logging import CRITICAL, getLogger
 from pickle import loads
 from queue import SimpleQueue
+from types import FrameType
 from typing import Any, NamedTuple, TypeVar
 
 from hisparse_sim.simulator.replay.kept import program
@@ -27,6 +30,7 @@ _STEPS_OF_A_CALL = 1 << 13  # times runs: tens of milliseconds, and Dask takes a
 _LEAST_AHEAD = 256  # calls
 _AHEAD = 4  # calls for each thread
 _FIRST_WORKER_S = 60
+_ASKING = ("SIGINT", "SIGTERM", "SIGHUP")  # to end; not the last on Windows
 
 
 class Workers(NamedTuple):
@@ -171,7 +175,7 @@ def as_they_end(
     Returns whether there was an interrupt, which may have come when all tasks had ended. Raises
     what `function` raises.
     """
-    ended: SimpleQueue[Future[list[R]]] = SimpleQueue()
+    ended: SimpleQueue[Future[list[R]] | None] = SimpleQueue()
     running: dict[Future[list[R]], Sequence[T]] = {}
     upcoming = iter(calls)
 
@@ -180,23 +184,59 @@ def as_they_end(
             future = _submitted(workers.executor, function, call)
             running[future] = call
             future.add_done_callback(ended.put)
+            if answers:
+                break
 
     def take(future: Future[list[R]]) -> None:
         for task, result in zip(running.pop(future), future.result(), strict=True):
             finish(task, result)
 
     try:
-        start(workers.ahead)
-        while running:
-            take(ended.get())
-            start(1)
+        with _signals_told(lambda: ended.put(None)) as answers:
+            try:
+                start(workers.ahead)
+                while running and (future := ended.get()) is not None:
+                    take(future)
+                    start(1)
+            finally:
+                for late in wait([future for future in running if not future.cancel()]).done:
+                    if not late.cancelled() and late.exception() is None:
+                        take(late)
+        for answer in answers:
+            answer()
     except KeyboardInterrupt:
         return True
-    finally:
-        for future in wait([future for future in running if not future.cancel()]).done:
-            if not future.cancelled() and future.exception() is None:
-                take(future)
     return False
+
+
+@contextmanager
+def _signals_told(tell: Callable[[], None]) -> Iterator[list[Callable[[], object]]]:
+    """Call `tell` at the first signal that asks the program to end; what its handler does is in the
+    list that is yielded. The next one of its kind is answered at once.
+
+    What a handler raises would be lost where an object of Dask dies: finalizers swallow exceptions.
+    """
+    answers: list[Callable[[], object]] = []
+    if threading.current_thread() is not threading.main_thread():  # no handler interrupts others
+        yield answers
+        return
+    numbers = [getattr(signal, name) for name in _ASKING if hasattr(signal, name)]
+    handlers: dict[int, Any] = {number: signal.getsignal(number) for number in numbers}
+    handlers = {number: handler for number, handler in handlers.items() if callable(handler)}
+
+    def come(number: int, frame: FrameType | None) -> None:
+        signal.signal(number, handlers[number])
+        answers.append(partial(handlers[number], number, frame))
+        tell()
+
+    try:
+        for number in handlers:
+            signal.signal(number, come)
+        yield answers
+    finally:
+        for number, handler in handlers.items():
+            if signal.getsignal(number) is come:
+                signal.signal(number, handler)
 
 
 def in_order(
