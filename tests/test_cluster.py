@@ -172,8 +172,9 @@ if __name__ == "__main__":
 def test_a_lost_scheduler_costs_what_has_not_come_back(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    parts = [drift(layer=layer, steps=4000, top_k=64) for layer in range(4)]
-    path = write(tmp_path / "long.parquet", parts, metadata(top_k=64))
+    one = drift(steps=4000, top_k=64)
+    parts = [replace(one, layer=layer) for layer in range(24)]
+    path = write(tmp_path / "long.parquet", parts, metadata(top_k=64, num_layers=24))
     keep, script = tmp_path / "rows.partial", tmp_path / "started.py"
     script.write_text(STARTED)
     given: dict[str, Any] = {"policies": "lfu", "buffers": [256, 1024], "keep": keep}
