@@ -136,7 +136,7 @@ def test_serve_confirms_what_plan_says(model: str, sizes: str) -> None:
     code, planned, _ = run(f"plan {load} --buffer {sizes} --ratio 2,5")
     assert code == 0
     best = planned["recommendation"]
-    assert any("layers: SGLang's rules" in line for line in planned["assumptions"])
+    assert any("SGLang's rules for tokens are applied" in line for line in planned["assumptions"])
     _, rows, _ = run(planned["serve"].removeprefix("hisparse-sim "))
     row = next(row for row in rows if row["mode"] == "hisparse")
     assert row["tokens_per_s"] == best["tokens_per_s"]
@@ -204,4 +204,5 @@ def test_deepseek_v4_has_one_format_of_its_own() -> None:
 def test_what_no_release_runs_is_said(model: str, runs: bool) -> None:
     words = f"serve --model {model} --mode zero-cost --concurrency 8 --requests 8 --format json"
     said = CliRunner().invoke(cli, words.split()).stderr
-    assert (f"no release of SGLang runs HiSparse with {model}" in said) != runs
+    sentence = f"HiSparse with {model}: a server does not start with --enable-hisparse"
+    assert (sentence in said) != runs

@@ -351,6 +351,26 @@ def test_synthetic_layers_that_share_an_index(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("layers", "noted"),
+    [
+        ("0-2,6 --layer 2-7", "layer 6 stands for 72 of 78 layers in `plan` and `serve`, far more"),
+        ("0-2,6 --layer 2-5", ""),  # one layer: there is no other
+        ("0,20,40,60", ""),
+    ],
+)
+def test_a_layer_that_stands_for_most_others_is_noted(
+    layers: str, noted: str, tmp_path: Path
+) -> None:
+    words = (
+        f"trace synth --profile glm-5.1 --context 300 --top-k 16 --steps 9 --full-layers {layers}"
+    )
+    done = CliRunner().invoke(cli, [*words.split(), "-o", str(tmp_path / "t.parquet")])
+    assert done.exit_code == 0, done.output
+    assert noted in done.output
+    assert ("stands for" in done.output) == bool(noted)
+
+
+@pytest.mark.parametrize(
     ("options", "sentence"),
     [
         (["--full-layers", "1,2"], "layer 0 must be one of --full-layers"),

@@ -175,7 +175,8 @@ def test_plans_take_the_drafts_of_a_trace(stated: dict[str, Any], drafts: Path) 
     assert speculation.misses_times == 1
     assert str(speculation).endswith("misses of their union as replayed")
     assert found.notes[0].endswith(
-        "(GLM-5.1, synthetic), with its drafts and epoch-clock, the engine's policy for them"
+        "(GLM-5.1, synthetic), with its drafts and epoch-clock, the engine's policy for them,"
+        " in place of lru"
     )
 
 
@@ -317,6 +318,8 @@ def test_a_model_without_figures_gets_the_locality_of_another_and_the_file_says_
     assert (about.unit, about.num_layers, about.top_k) == (unit, layers, top_k)
     assert set(about.prompt_len.values()) == {prompt_len}
     assert stands_in in about.notes["fit_holds"]
+    notes = Scenario(trace=path).resolve(None, get_policy("lru")).notes
+    assert notes[0].endswith(f"; its fit is {about.notes['fit_holds']}")
     priced, note = model_of([trace])
     assert priced.name == load_model(model).name
     assert note == ""

@@ -154,7 +154,7 @@ def test_report_takes_facts(sample_facts: Path) -> None:
 def test_what_facts_do_not_know(sample_facts: Path, small: Path, tmp_path: Path) -> None:
     for arguments, sentence in (
         (("lru", 4096), "to replay lru give the trace itself"),
-        (("belady", 4100), "has no belady at 4100 slots; its sizes go from 2048 to 16384"),
+        (("belady", 4100), "has no belady at 4,100 slots; its sizes go from 2,048 to 16,384"),
         (("belady", 4096, "direct"), "counted for the start staged, not direct"),
     ):
         with pytest.raises(TraceError, match=sentence):

@@ -122,6 +122,9 @@ def test_layers_that_share_an_index(tmp_path: Path) -> None:
     assert each["replayed_misses"].tolist() == [2 * each.loc[0, "misses"], 0, 0]
     assert row["anchor_misses"] == each.loc[0, "misses"] + each.loc[3, "misses"]
     assert row["replayed_misses"] == 2 * each.loc[0, "misses"]
+    assert each["anchor_accesses"].tolist() == [each.loc[0, "accesses"], 0, each.loc[3, "accesses"]]
+    assert each["replayed_accesses"].tolist() == [2 * each.loc[0, "accesses"], 0, 0]
+    assert row["anchor_accesses"] + row["replayed_accesses"] == 4 * each.loc[0, "accesses"]
     # Bytes are those of the two counts, which 30 steps of 4 layers have together.
     for costs in ({"ratios": 2}, {"resident_tokens": 8, "model": "glm-5.1"}):
         for layers in (None, (0, 3)):

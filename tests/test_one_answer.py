@@ -10,10 +10,14 @@ from make_traces import drift, metadata, write
 import hisparse_sim as hs
 from hisparse_sim.cli import cli
 from hisparse_sim.policies import get_policy
+from hisparse_sim.simulator.mrc.facts import write_facts
 from hisparse_sim.simulator.replay.modes import mode_of
-from hisparse_sim.simulator.serving.misses import layer_misses
+from hisparse_sim.simulator.serving.misses import layer_misses, read_miss_curve
 from hisparse_sim.simulator.serving.replay_modes import mode_notes
 from hisparse_sim.simulator.serving.scenario import Scenario
+from hisparse_sim.simulator.serving.scenario_misses import UNWEIGHTED, WEIGHTED
+from hisparse_sim.simulator.views.report import read_results
+from hisparse_sim.simulator.views.report.redo import command as redo
 
 SAMPLE = hs.sample_path()
 SMALL: dict[str, Any] = {"prompt": 16_384, "output_len": 256, "requests": 32}
@@ -166,3 +170,56 @@ def test_the_note_on_min_says_from_which_size_it_is_compared() -> None:
 def test_what_is_on_the_gpu_is_called_the_hot_buffer() -> None:
     said = run("sweep --policy lru --buffer 4096 --ratio 8 --no-min --layer 4")
     assert "of a request: hot buffer 356.5 MiB on the GPU, KV 2.79 GiB on the host" in said
+
+
+def sharing(path: Path) -> Path:
+    """A trace of layers 0 and 3; 1 and 2 repeat 0, and misses of both differ."""
+    parts = [drift(steps=40, first_seq_len=60, layer=layer) for layer in (0, 3)]
+    types = ("full", "shared", "shared", "full")
+    return write(path, parts, metadata(model="glm-5.2", layer_types=types))
+
+
+def test_a_trace_and_its_miss_curve_have_the_same_misses(tmp_path: Path) -> None:
+    trace = sharing(tmp_path / "t.parquet")
+    replayed = layer_misses(trace, "lru", 16, warm_up_steps=0)
+    for per_layer in (False, True):
+        rows = hs.sweep(trace, ["lru", "belady"], [16, 32], ratios=2, per_layer=per_layer).rows
+        rows.to_csv(tmp_path / "curve.csv")
+        curve = read_miss_curve(tmp_path / "curve.csv", "lru", 100, 8)
+        assert curve("lru", 16).rate == pytest.approx(replayed.rate)
+    plain = rows[(rows["policy"] == "lru") & (rows["buffer"] == 16)]
+    assert plain["misses"].sum() / plain["accesses"].sum() != pytest.approx(replayed.rate)
+
+
+def test_it_is_said_that_layers_are_weighted_or_not(tmp_path: Path) -> None:
+    def notes(**given: Any) -> tuple[str, ...]:
+        return Scenario(**given).resolve(None, get_policy("lru")).notes
+
+    trace, curve, facts = (tmp_path / name for name in ("t.parquet", "c.csv", "facts.parquet"))
+    sharing(trace)
+    hs.sweep(trace, "lru", 16).rows.to_csv(curve)
+    assert WEIGHTED in notes(trace=trace)
+    assert WEIGHTED in notes(miss_curve=curve, model="glm-5.2")
+    assert f"misses from {curve}, of t (synthetic), taken" in notes(miss_curve=curve)[0]
+    write_facts(hs.mrc(trace, "lru", window=5), facts)
+    for given in ({"trace": facts}, {"miss_curve": facts, "model": "glm-5.2"}):
+        assert UNWEIGHTED in notes(**given)
+        assert WEIGHTED not in notes(**given)
+    curve.write_text("buffer,miss_rate\n4096,0.1\n")
+    found = notes(miss_curve=curve, model="glm-5.1")
+    assert found == (f"misses from {curve}, taken to be at the lengths of the load",)
+    assert not {WEIGHTED, UNWEIGHTED} & set(notes(trace=SAMPLE))
+
+
+def test_results_record_the_policy_of_drafts(tmp_path: Path) -> None:
+    load = "--prompt 16k --output-len 256 --requests 16 --concurrency 16 --policy lru"
+    drafts = f"--trace {SAMPLE} --draft-tokens 4 --acceptance-length 2.7"
+    for command, more in (("serve", "--mode hisparse"), ("plan", "--buffer 4096 --ratio 4")):
+        for asked, policy in ((f"{drafts}", "epoch-clock"), ("", "lru")):
+            file = tmp_path / f"{command}-{policy}.csv"
+            said = run(f"{command} {load} {more} {asked} -o {file}")
+            assert ("in place of lru" in said) == (policy != "lru")
+            (found,) = read_results([file])
+            assert found.parameters["policy"] == policy
+            # No option names the engine's policy for drafts: a command with it would be refused.
+            assert ("--policy" in redo(found)) == (policy == "lru")

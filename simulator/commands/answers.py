@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hisparse_sim.simulator.commands.replay_options import open_traces_or_facts
+from hisparse_sim.simulator.replay.mode_names import EPOCH_CLOCK
 from hisparse_sim.simulator.serving.scenario import Scenario
 from hisparse_sim.traces.commands.options import in_options
 from hisparse_sim.traces.commands.values import refuse_without
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from hisparse_sim.simulator.serving.misses import Origin
+    from hisparse_sim.simulator.serving.prediction import Setting
     from hisparse_sim.traces import Trace
 
 
@@ -99,6 +101,12 @@ def given(options: dict[str, Any]) -> dict[str, Any]:
     if options.get("workload") is not None:
         left_out += ["prompt", "output_len", "range_ratio"]  # it has lengths of its own
     return {name: value for name, value in options.items() if name not in left_out}
+
+
+def policy_of(setting: Setting, options: Mapping[str, Any]) -> str:
+    """The policy whose misses are replayed: with drafts the engine's for them."""
+    drafts = setting.speculation is not None and setting.speculation.replayed
+    return EPOCH_CLOCK if drafts else str(options["policy"])
 
 
 def write(

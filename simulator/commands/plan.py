@@ -15,6 +15,7 @@ from hisparse_sim.simulator.commands.answers import (
     call_of,
     check_load,
     optioned,
+    policy_of,
     say,
     scenario_of,
     write,
@@ -134,7 +135,8 @@ def plan(
         )
     if form != "table":
         say(found.notes, quiet)
-    searched = {"buffer": buffers, "ratio": ratios, "candidates": candidates}
+    searched: dict[str, Any] = {"buffer": buffers, "ratio": ratios, "candidates": candidates}
+    searched["policy"] = policy_of(found.setting, options)
     if resident_tokens is not None:
         searched["resident_tokens"] = resident_tokens
     again = "" if found.best is None else call_of(serve, _chosen(found.best, found.setting.mode))

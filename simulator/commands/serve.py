@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from hisparse_sim.simulator.commands.answers import asked, check_load, optioned, say, write
+from hisparse_sim.simulator.commands.answers import (
+    asked,
+    check_load,
+    optioned,
+    policy_of,
+    say,
+    write,
+)
 from hisparse_sim.simulator.commands.load_options import load_options, mode_choice, target_options
 from hisparse_sim.simulator.commands.setting_options import deployment_options, policy_option
-from hisparse_sim.simulator.replay.mode_names import EPOCH_CLOCK
 from hisparse_sim.traces.commands.options import counter, in_options, output_form, output_options
 from hisparse_sim.traces.commands.values import Name, Number, several
 from hisparse_sim.traces.terminal import wrote
-
-if TYPE_CHECKING:
-    from hisparse_sim.simulator.serving.prediction import Setting
 
 _MODES = mode_choice("baseline")
 
@@ -104,11 +107,12 @@ def serve(
         before = (
             f"{load_line(served.setting, served.aim, instances=True)};"
             f" B {served.buffer:,}, ratio {options['ratio']}{_share(options)},"
-            f" {_policy(served.setting, options)}\n\n"
+            f" {policy_of(served.setting, options)}\n\n"
         )
         show_served(served.rows, before, served.setting, served.aim, optioned(served.notes), output)
     else:
         seed = options.pop("seed")
+        options["policy"] = policy_of(served.setting, options)
         options["buffer"] = served.buffer  # a default depends on the model
         write(served.rows, served.origin, options, form, output, seed)
     wrote(output, options["quiet"])
@@ -117,9 +121,3 @@ def serve(
 def _share(options: dict[str, Any]) -> str:
     tokens = options["resident_tokens"]
     return f", {tokens:,} resident tokens" if tokens else ""
-
-
-def _policy(setting: Setting, options: dict[str, Any]) -> str:
-    """The policy whose misses are replayed: with drafts the engine's for them."""
-    drafts = setting.speculation is not None and setting.speculation.replayed
-    return EPOCH_CLOCK if drafts else str(options["policy"])

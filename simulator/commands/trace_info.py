@@ -92,7 +92,7 @@ def show_full_info(
     from hisparse_sim.simulator.views.locality_view import locality, show_localities, show_locality
     from hisparse_sim.simulator.views.mrc_view import shares_of_misses
     from hisparse_sim.simulator.views.tables import write_rows
-    from hisparse_sim.simulator.views.terminal import fit_caveat
+    from hisparse_sim.traces.file.metadata import fit_caveat
     from hisparse_sim.traces.file.queries import has_drafts
 
     if plot is not None:

@@ -178,4 +178,21 @@ def synth(
             full_layers=full_layers or None,
             progress=counter("layers", quiet),
         )
+        _note_outweighing(output, quiet)
     wrote(output, quiet)
+
+
+def _note_outweighing(path: Path, quiet: bool) -> None:
+    """Say it where the misses of one layer decide those of the model."""
+    from hisparse_sim.traces import open_trace
+    from hisparse_sim.traces.file.layer_types import outweighing, stands_for
+
+    trace = open_trace(path)
+    types = trace.metadata.layer_types
+    if (layer := outweighing(types, trace.layers)) is not None:
+        count = stands_for(types, trace.layers)[layer]
+        note(
+            f"layer {layer} stands for {count} of {len(types or ())} layers in `plan` and `serve`,"
+            " far more than any other: give more --full-layers",
+            quiet,
+        )

@@ -41,8 +41,9 @@ _ANY = _Number(least=-1e300)
 _UNBOUNDED = _Number(least=-float("inf"), most=float("inf"))
 _NUMBERS: Mapping[str, _Number] = {
     **dict.fromkeys(
-        "accesses anchor_misses break_even budget decode_instances draft_tokens first_step gpus"
-        " host_bytes_per_request replayed_misses resident_accesses resident_tokens unloaded"
+        "accesses anchor_accesses anchor_misses break_even budget decode_instances draft_tokens"
+        " first_step gpus host_bytes_per_request replayed_accesses replayed_misses"
+        " resident_accesses resident_tokens unloaded"
         " host_to_device_ratio hot_buffer_bytes entry_bytes max misses prefill_instances ratio"
         " request_tokens requests requests_per_gpu skip_steps steps step top_k window".split(),
         _COUNT,

@@ -278,7 +278,10 @@ def _row(
         row |= mode.columns(first.trace, [piece.counts[run] for piece in group], row)
     return row | shared_columns(
         first.trace.metadata.layer_types,
-        [(piece.part.layer, int(piece.misses[run].sum(dtype=np.int64))) for piece in group],
+        [
+            (piece.part.layer, int(piece.misses[run].sum(dtype=np.int64)), piece.accesses)
+            for piece in group
+        ],
     )
 
 

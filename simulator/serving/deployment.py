@@ -174,7 +174,7 @@ class Deployment:
             blocks = plural(self.model.unit)
             lines.append(
                 f"{self.model.name} selects {blocks} in {self.model.layers} of its"
-                f" {self.model.all_layers} layers: SGLang's rules, with one of them for a token"
+                f" {self.model.all_layers} layers: SGLang's rules for tokens are applied to them"
             )
         if given and self.device_pool_bytes + self.weight_bytes > gpu:
             lines[1] += (

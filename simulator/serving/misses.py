@@ -34,6 +34,8 @@ from hisparse_sim.traces.remote import place_of
 from hisparse_sim.traces.synth.generated import GeneratedTrace
 
 QUANTILES = 65  # of a layer's misses per step: 0, 1/64, ..., 1
+GIVEN = "given"  # provenance of rates of one's own
+_OF_LAYERS = ("misses", "accesses")
 WARM_UP_STEPS = 16  # the burst of the first steps comes once per request
 
 
@@ -266,6 +268,7 @@ class MissCurve:
     rates: Mapping[int, float]  # by buffer size
     context: float  # tokens of the requests that are asked about
     top_k: int
+    weighted: bool = False  # whether a layer counts for those that repeat its index, too
 
     def __call__(
         self, policy: str, device_buffer_size: int, resident_tokens: int = 0
@@ -304,10 +307,11 @@ def read_miss_curve(
 ) -> MissCurve:
     """Misses from the rows of a sweep (csv, json, jsonl, parquet), or facts, in place of a replay.
 
-    The rate at a buffer is misses over accesses, summed over the rows of `policy`. Rows of one's
-    own need `buffer` and `miss_rate` alone, one at every buffer. Of two starts that were swept,
-    `start` is taken. A rate has no layers or distribution: all are taken as equal. `context`:
-    tokens of the requests that were swept. `unit`: what their positions are.
+    The rate at a buffer is misses over accesses, summed over the rows of `policy`, and where they
+    tell it over the layers that repeat the index of another, too. Rows of one's own need `buffer`
+    and `miss_rate` alone, one at every buffer. Of two starts that were swept, `start` is taken. A
+    rate has no layers or distribution: all are taken as equal. `context`: tokens of the requests
+    that were swept. `unit`: what their positions are.
 
     Raises TraceError if the file cannot be read, has no rows, has a rate that is none (missing,
     negative, above 1), holds several traces, starts, seeds or selections of one trace, counts no
@@ -349,13 +353,19 @@ def read_miss_curve(
         raise TraceError(f"{file} has no rows: give the rows of a sweep")
     if "start" in rows and start in set(rows["start"].dropna()):
         rows = rows[rows["start"] == start]
+    weighted = counted and _weighed(rows)
+    if weighted:
+        rows = rows.assign(
+            misses=rows["anchor_misses"] + rows["replayed_misses"],
+            accesses=rows["anchor_accesses"] + rows["replayed_accesses"],
+        )
     rates = _rates_by_counts(file, rows) if counted else _rates_as_given(file, rows)
     first = {str(name): value for name, value in rows.iloc[0].items() if pd.notna(value)}
     return MissCurve(
         file=file,
         origin=Origin(
             first.get("trace", file.stem),
-            first.get("provenance", "given"),
+            first.get("provenance", GIVEN),
             first.get("trace_sha256", ""),
         ),
         start=first.get("start", ""),
@@ -363,7 +373,16 @@ def read_miss_curve(
         rates=rates,
         context=context,
         top_k=top_k,
+        weighted=weighted,
     )
+
+
+def _weighed(rows: pd.DataFrame) -> bool:
+    """Whether the counts of layers with an index, and of those that repeat it, are all known."""
+    names = [f"{layers}_{count}" for layers in ("anchor", "replayed") for count in _OF_LAYERS]
+    if not set(names) <= set(rows.columns):
+        return False
+    return bool(rows[names].notna().all(axis=None) and rows["anchor_accesses"].sum() > 0)
 
 
 def _counted_rows(file: Path, start: str) -> pd.DataFrame:

@@ -12,7 +12,9 @@ from hisparse_sim.simulator.replay.mode_names import EPOCH_CLOCK
 from hisparse_sim.simulator.serving.demand import demand_beyond, demand_of
 from hisparse_sim.simulator.serving.memory import held_tokens
 from hisparse_sim.simulator.serving.misses import (
+    GIVEN,
     LayerMisses,
+    MissCurve,
     MissesOf,
     Origin,
     layer_misses,
@@ -22,7 +24,15 @@ from hisparse_sim.simulator.serving.model import Model
 from hisparse_sim.simulator.serving.models import check_unit, profile_name
 from hisparse_sim.simulator.serving.speculation import Speculation, Stated
 from hisparse_sim.traces import OneTrace, Trace
+from hisparse_sim.traces.file.layer_types import stands_for
+from hisparse_sim.traces.file.metadata import fit_caveat
 from hisparse_sim.traces.file.queries import accepted_per_step, check_stated
+
+WEIGHTED = "its layers are weighted: one with an index counts for all that repeat it, too"
+UNWEIGHTED = (
+    "its layers count once each, since it does not say which of them others repeat: the rows of a"
+    " sweep do"
+)
 
 
 def trace_and_drafts(
@@ -72,13 +82,19 @@ def misses_for(
         if trace is not None:
             raise ValueError("give a trace to replay or a miss curve, not both")
         curve = read_miss_curve(miss_curve, policy.name, context, model.top_k, start, model.unit)
+        of = _traced(curve)
         notes: tuple[str, ...] = (
-            f"misses from {miss_curve}, taken to be at the lengths of the load",
+            f"misses from {miss_curve}{of}, taken to be at the lengths of the load",
         )
+        if curve.weighted:
+            notes += (WEIGHTED,)
+        elif model.indexer_layers < model.layers:
+            notes += (UNWEIGHTED,)
         if curve.start not in ("", start):
             notes += (f"they are of a {curve.start} start, this is a {start} one",)
         return curve, curve.origin, notes
     opened: Trace
+    more: tuple[str, ...] = ()
     if trace is None:
         opened, note = demand_of(model, context)
     else:
@@ -87,11 +103,17 @@ def misses_for(
         note = f"misses from {opened.name} ({opened.metadata.model}, {opened.metadata.provenance})"
         if model.name not in (opened.metadata.model, profile_name(opened.metadata.model)):
             note += f", not from {model.name}"
+        if len(set(stands_for(opened.metadata.layer_types, opened.layers).values())) > 1:
+            more = (WEIGHTED,)
+        elif isinstance(opened, CountedTrace) and model.indexer_layers < model.layers:
+            more = (UNWEIGHTED,)
     drafts = speculation if speculation is not None and speculation.replayed else None
     if drafts is not None:
         own = opened.metadata.draft_tokens > 1
         note += ", with its drafts" if own else ", of neighbouring tokens for drafts"
-        note += f" and {EPOCH_CLOCK}, the engine's policy for them"
+        note += f" and {EPOCH_CLOCK}, the engine's policy for them, in place of lru"
+    if trace is not None and (caveat := fit_caveat(opened.metadata)):
+        note += f"; its fit is {caveat}"
 
     @cache
     def misses_of(name: str, size: int, resident_tokens: int = 0) -> LayerMisses:
@@ -109,4 +131,12 @@ def misses_for(
             acceptance_length=None if drafts is None else drafts.acceptance_length,
         )
 
-    return misses_of, Origin.of(opened), (note,)
+    return misses_of, Origin.of(opened), (note, *more)
+
+
+def _traced(curve: MissCurve) -> str:
+    """The trace of a curve, where its file names one."""
+    name, provenance, _ = curve.origin
+    if (name, provenance) == (curve.file.stem, GIVEN):
+        return ""
+    return f", of {name} ({provenance})"

@@ -46,7 +46,10 @@ def notes_on_setting(
     model, engine = setting.deployment.model, setting.deployment.engine
     own = own_mode(setting.deployment, setting.speculation)
     if model.position_tokens > 1 and model.unit != COMPRESSED:  # compressed groups have pools of it
-        yield f"no release of SGLang runs HiSparse with {model.name}: its flags will not start it"
+        yield (
+            f"no release of SGLang runs HiSparse with {model.name}: a server does not start with"
+            " --enable-hisparse"
+        )
     if own == "prefetch":
         missing = "" if own in modes else ", which hisparse has not"
         yield (

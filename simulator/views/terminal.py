@@ -11,8 +11,9 @@ from hisparse_sim.simulator.replay.metrics import origins, slots_are
 from hisparse_sim.simulator.replay.totals import totals
 from hisparse_sim.simulator.views.sparks import drawable, sparkline
 from hisparse_sim.simulator.views.tables import print_table
-from hisparse_sim.traces import Metadata, TraceInfo
+from hisparse_sim.traces import TraceInfo
 from hisparse_sim.traces.file.layer_types import followers
+from hisparse_sim.traces.file.metadata import fit_caveat
 from hisparse_sim.traces.file.units import TOKEN, plural
 from hisparse_sim.traces.terminal import counted, escaped, printable
 
@@ -209,15 +210,6 @@ def show_trace_info(info: TraceInfo, output: Path | None = None) -> None:
         after="overlap: share of positions that the step before selected too"
         + _overlaps(layers["overlap"].iloc[:-1], output),
     )
-
-
-def fit_caveat(metadata: Metadata) -> str:
-    """Return the caveat on the fit of a synthetic trace whose parameters differ from the fitted
-    ones; a trace that was cut out of another keeps its notes."""
-    notes = metadata.notes
-    while isinstance(notes, dict) and "fit_holds" not in notes:
-        notes = notes.get("original")
-    return str(notes["fit_holds"]) if isinstance(notes, dict) else ""
 
 
 def _overlaps(values: "pd.Series[float]", output: Path | None) -> str:

@@ -41,6 +41,15 @@ def stands_for(layer_types: Sequence[str] | None, layers: Collection[int]) -> di
     return found
 
 
+def outweighing(layer_types: Sequence[str] | None, layers: Collection[int]) -> int | None:
+    """Return the one of `layers` that stands for over four times as many as any other, if any."""
+    found = stands_for(layer_types, layers)
+    *_, next_most, most = 0, 0, *sorted(found.values())
+    if len(found) < 2 or most <= 4 * next_most:
+        return None
+    return max(found, key=found.__getitem__)
+
+
 def anchor_of(layer_types: Sequence[str] | None, layer: int) -> int | None:
     """Return the layer that a shared one repeats; None for any other."""
     kinds = list(layer_types or ())

@@ -133,3 +133,12 @@ _FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "prompt_len": (_lengths, "an object of whole numbers, one per request"),
     "created": (_text, "a string"),
 }
+
+
+def fit_caveat(metadata: Metadata) -> str:
+    """Return the caveat on the fit of a synthetic trace whose parameters differ from the fitted
+    ones; a trace that was cut out of another keeps its notes."""
+    notes = metadata.notes
+    while isinstance(notes, dict) and "fit_holds" not in notes:
+        notes = notes.get("original")
+    return str(notes["fit_holds"]) if isinstance(notes, dict) else ""

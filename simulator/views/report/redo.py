@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from hisparse_sim.simulator.replay.mode_names import EPOCH_CLOCK
 from hisparse_sim.simulator.views.report.pieces import Cells, copy, details, table
 from hisparse_sim.simulator.views.report.results import Result
 from hisparse_sim.traces import open_trace, sample_path
@@ -86,6 +87,8 @@ def command(result: Result) -> str:
         given |= {name: _values(result.rows, name) for name in ("buffer", "ratio")}
     elif result.kind == "serve":
         given |= _served(result.rows)
+    if result.kind in ("plan", "serve") and given.get("policy") == EPOCH_CLOCK:
+        del given["policy"]  # drafts have it without being asked
     words = ["hisparse-sim", result.kind]
     traces = _trace_names(result.rows)
     if result.kind in ("sweep", "curve"):
