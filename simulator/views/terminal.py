@@ -208,6 +208,8 @@ def show_trace_info(info: TraceInfo, output: Path | None = None) -> None:
         )
         + "\n",
         after="overlap: share of positions that the step before selected too"
+        + ", of first queries" * (metadata.draft_tokens > 1)
+        + f"\nfirst 4, last 256: so many {plural(metadata.unit)}" * (metadata.unit != TOKEN)
         + _overlaps(layers["overlap"].iloc[:-1], output),
     )
 

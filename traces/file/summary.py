@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hisparse_sim.traces.demand import Demand
+from hisparse_sim.traces.drafts import first_queries
 from hisparse_sim.traces.file.ahead import read_ahead
 from hisparse_sim.traces.file.columns import QUERY
 from hisparse_sim.traces.file.metadata import Metadata
@@ -35,7 +36,9 @@ class LayerInfo:
     row_max: int
     seq_len_min: int  # tokens
     seq_len_max: int
-    overlap: float | None  # mean over rows of |S_t and S_(t-1)| / |S_t|; None without such a pair
+    # Mean over steps of |S_t and S_(t-1)| / |S_t|, with drafts of their first queries; None without
+    # such a pair.
+    overlap: float | None
     first_4_share: float | None  # of all positions; None if there are none
     recent_256_share: float | None  # of all positions: among the 256 newest tokens of their step
 
@@ -141,16 +144,22 @@ def info(trace: Trace) -> TraceInfo:
 def _sums(demand: Demand) -> _Sums:
     from hisparse_sim.traces.file import passes
 
-    keys, stamp = stamp_keys(demand.positions)
-    overlap, pairs, first, recent = passes.describe(
-        demand.seq_len,
-        demand.offsets,
-        demand.positions,
-        keys,
-        stamp,
-        FIRST_POSITIONS,
-        RECENT_POSITIONS,
-    )
+    def described(rows: Demand) -> tuple[float, int, int, int]:
+        keys, stamp = stamp_keys(rows.positions)
+        found: tuple[float, int, int, int] = passes.describe(
+            rows.seq_len,
+            rows.offsets,
+            rows.positions,
+            keys,
+            stamp,
+            FIRST_POSITIONS,
+            RECENT_POSITIONS,
+        )
+        return found
+
+    overlap, pairs, first, recent = described(demand)
+    if demand.query is not None:  # the queries of a step select nearly the same
+        overlap, pairs, _, _ = described(first_queries(demand))
     lengths = np.diff(demand.offsets)
     heads = demand.seq_len[demand.first_rows]
     several = demand.query is not None
