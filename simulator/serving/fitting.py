@@ -5,17 +5,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hisparse_sim.simulator.serving.counters import Observed
+from hisparse_sim.simulator.serving.counters import SGLANG, Observed
 from hisparse_sim.simulator.serving.observing import Setting, Simulated, accepted_by, simulated
 from hisparse_sim.traces.drafts import tokens_verified
-from hisparse_sim.traces.synth.fitted import said
+from hisparse_sim.traces.synth.fitted import CLOSE, apart, reached, said
 from hisparse_sim.traces.synth.generated import GeneratedTrace, alike_layers, prompt_of
 from hisparse_sim.traces.synth.generator import Parameters, Profile
 
 _LAYERS, _STEPS = 3, 1000
 _ROUNDS = 9  # of bisection: the scale is then known to half a percent
 _WIDEST = 16.0  # scale of the amplitudes, up and down
-_CLOSE = 0.005  # of the misses: rates that agree
 
 
 @dataclass(frozen=True)
@@ -35,6 +34,7 @@ class Fit:
     layers: tuple[int, ...]  # replayed: those, and the steps, that `trace synth --fit` writes
     queries: int
     acceptance_length: float  # tokens that a step yields
+    resident_tokens: int  # of a request, under which the rate holds
 
     def __str__(self) -> str:
         return said(vars(self))
@@ -42,7 +42,7 @@ class Fit:
     @property
     def reached(self) -> bool:
         """Whether any scale gives the observed hit rate."""
-        return _apart(self.hit_rate, self.observed_hit_rate) < 4 * _CLOSE
+        return reached(vars(self))
 
 
 def fitted(
@@ -73,7 +73,7 @@ def fitted(
     for number in range(_ROUNDS):
         if progress is not None:
             progress(number + 1, _ROUNDS)
-        if _apart(found.hit_rate, observed.hit_rate) <= _CLOSE:
+        if apart(found.hit_rate, observed.hit_rate) <= CLOSE:
             break
         if found.hit_rate > observed.hit_rate:  # too regular
             low = np.log(scale)
@@ -94,13 +94,9 @@ def fitted(
         layers=layers,
         queries=queries,
         acceptance_length=accepted,
+        resident_tokens=0 if observed.server == SGLANG else setting.resident_tokens,
     )
     return fit, found
-
-
-def _apart(hit_rate: float, wanted: float) -> float:
-    """Return the difference of two hit rates as a share of the wanted misses."""
-    return abs(hit_rate - wanted) / max(1 - wanted, 1e-4)
 
 
 def _scaled(parameters: Parameters, scale: float) -> Parameters:

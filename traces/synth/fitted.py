@@ -10,6 +10,8 @@ from hisparse_sim.traces.errors import TraceError
 from hisparse_sim.traces.file.metadata import MOST_QUERIES
 from hisparse_sim.traces.synth.generator import Parameters, Profile, get_profile
 
+CLOSE = 0.005  # of the misses: rates that agree
+
 
 class Fitted(NamedTuple):
     """A profile as it was fitted: named "PROFILE, fitted", with the prompt and the steps whose hit
@@ -73,11 +75,25 @@ def read_fit(path: str | os.PathLike[str]) -> Fitted:
 def said(fit: Mapping[str, Any]) -> str:
     """Return what was fitted to what, in half a sentence. Raises LookupError, TypeError or
     ValueError for a fit that does not say it."""
+    resident = fit["resident_tokens"]
     return (
         f"{fit['profile']} with noise and drift x {fit['scale']:.3g} has a hit rate of"
         f" {fit['hit_rate']:.1%} at {fit['buffer']:,} slots and {fit['context']:,} tokens"
-        f" (counted: {fit['observed_hit_rate']:.1%})"
+        + f", {resident:,} of them resident" * bool(resident)
+        + f" (counted: {fit['observed_hit_rate']:.1%}"
+        + ", which no scale reaches" * (not reached(fit))
+        + ")"
     )
+
+
+def reached(fit: Mapping[str, Any]) -> bool:
+    """Return whether the rate of a fit is the one that was counted. Raises as `said`."""
+    return apart(fit["hit_rate"], fit["observed_hit_rate"]) < 4 * CLOSE
+
+
+def apart(hit_rate: float, wanted: float) -> float:
+    """Return the difference of two hit rates as a share of the wanted misses."""
+    return abs(hit_rate - wanted) / max(1 - wanted, 1e-4)
 
 
 def _whole(fit: Mapping[str, Any], name: str, most: int = 2**31 - 1) -> int:
