@@ -195,9 +195,11 @@ def compared(
     add(
         "accepted tokens per step",
         "",
-        observed.accepted_per_step,
+        None if observed.server == SGLANG else observed.accepted_per_step,
         found and found.accepted_per_step,
-        "set to what was counted, unless the trace has drafts of its own",
+        "SGLang does not count it"
+        if observed.server == SGLANG
+        else "set to what was counted, unless the trace has drafts of its own",
     )
     if observed.server != SGLANG:
         share = found and found.resident_share
@@ -231,7 +233,7 @@ def doubts(
     if found is None:
         return ()
     said = []
-    own = profile_name(replayed)
+    own = profile_name(replayed) or replayed
     if own and served is not None and own != served.name:
         said.append(
             f"the server runs {served.name}, and what is replayed is of {own}: only the rate can be"
