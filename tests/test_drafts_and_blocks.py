@@ -22,7 +22,9 @@ from hisparse_sim.simulator.serving.misses import layer_misses
 from hisparse_sim.simulator.serving.models import load_model
 from hisparse_sim.simulator.serving.scenario import Scenario
 from hisparse_sim.simulator.study.statistics import interval_of_ratio
+from hisparse_sim.simulator.views.locality_view import locality
 from hisparse_sim.traces import TraceError, open_trace
+from hisparse_sim.traces import info as describe
 from hisparse_sim.traces.drafts import drafted
 from hisparse_sim.traces.file.export import ORACLE_GENERAL, export
 from hisparse_sim.traces.file.units import tokens_of
@@ -373,6 +375,62 @@ def test_tables_say_that_they_count_blocks(command: str, tmp_path: Path) -> None
     assert re.search("Positions (and slots )?are blocks of 4 tokens", said)
     tokens = write(tmp_path / "t.parquet", [drift()], metadata())
     assert "are blocks of" not in run(*command.split(), tokens, *sized)[1]
+
+
+def test_both_views_of_a_trace_measure_the_overlap_of_first_queries(drafts: Path) -> None:
+    described = describe(open_trace(drafts)).table().set_index("layer")["overlap"]
+    full = locality([open_trace(drafts)])
+    full = full[(full["measure"] == "overlap") & (full["at"] == 1)].set_index("layer")["value"]
+    for layer in (0, 1):
+        assert described[layer] == pytest.approx(full[layer])
+    assert "too, of first queries" in run("trace", "info", drafts)[1]
+
+
+def test_columns_of_a_block_trace_count_blocks(tmp_path: Path) -> None:
+    path = blocks(tmp_path / "b.parquet", "Qwen QSA")
+    assert "first 4, last 256: so many blocks of 4 tokens" in run("trace", "info", path)[1]
+    assert "so many" not in run("trace", "info")[1]
+
+
+@pytest.mark.parametrize("model", ["--like minimax-m3", "--profile qsa"])
+def test_drafts_of_blocks_are_refused_as_serve_does(model: str, tmp_path: Path) -> None:
+    size = ("--draft-tokens", 4, "--layer", 0, "-o", tmp_path / "x.parquet")
+    code, said = run("trace", "synth", *model.split(), *size)
+    assert code == 2
+    assert "drafts are modelled for single tokens, not for" in said
+    assert not (tmp_path / "x.parquet").exists()
+
+
+def test_a_miss_curve_of_blocks_names_the_way_out(tmp_path: Path) -> None:
+    path, rows = blocks(tmp_path / "b.parquet", "Qwen QSA"), tmp_path / "rows.csv"
+    assert run("sweep", path, "--buffer", 16, "-o", rows)[0] == 0
+    code, said = run("serve", "--miss-curve", rows)
+    assert code == 1
+    assert "selects single tokens: name with --model the one that was swept" in said
+
+
+ALL_ACCEPTED = "all 3 queries of a step are taken as accepted"
+
+
+@pytest.mark.parametrize("command", ["sweep", "curve", "trace synth"])
+def test_it_is_said_that_all_drafts_are_taken_as_accepted(
+    command: str, tmp_path: Path, drafts: Path
+) -> None:
+    plain = write(tmp_path / "t.parquet", [drift(steps=60)], metadata())
+    if command == "trace synth":
+        words = ["--profile", "glm-5.1", "--context", 300, "--steps", 9, "--top-k", 16]
+        words += ["--layer", 3, "-o", tmp_path / "x.parquet", "--force"]
+    else:
+        words = [plain, "--buffer", 64, "--format", "csv"]
+        words += ["--window", 5] * (command == "curve")
+    given = [*command.split(), *words, "--draft-tokens", 3]
+    code, said = run(*given)
+    assert code == 0, said
+    assert f"{ALL_ACCEPTED}, the most that can be" in said
+    assert "give --acceptance-length" in said
+    assert ALL_ACCEPTED not in run(*given, "--acceptance-length", 2)[1]
+    if command != "trace synth":  # the trace says it
+        assert ALL_ACCEPTED not in run(command, drafts, *words[1:])[1]
 
 
 def test_a_plain_trace_beside_one_with_drafts(tmp_path: Path, drafts: Path) -> None:

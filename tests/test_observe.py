@@ -19,6 +19,7 @@ from hisparse_sim.simulator.serving import counters, fitting, observing
 from hisparse_sim.simulator.serving.counters import Observed, Reading
 from hisparse_sim.simulator.serving.models import load_model
 from hisparse_sim.traces import TraceError, open_trace
+from hisparse_sim.traces.drafts import drafted
 from hisparse_sim.traces.synth.fitted import read_fit
 from hisparse_sim.traces.synth.generated import GeneratedTrace, alike_layers
 from hisparse_sim.traces.synth.generator import get_profile, reshaped
@@ -410,6 +411,42 @@ def test_a_trace_of_a_fit_has_the_rate_that_was_fitted(
         told = " ".join(run("trace", "info", path).output.split())
         assert "(counted: 95.0%); fitted with other" in told
     assert "whose locality stands in for that of glm-5.2" in told
+
+
+def test_a_fit_that_failed_and_its_resident_tokens_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fitting, "_STEPS", 40)
+    vllm = Vllm("glm-5.1", ("0",))
+    vllm.count(hisparse_cache_hits=1, hisparse_cache_misses=999, generation_tokens=50)
+    (tmp_path / "m.txt").write_text(vllm.text())
+    out, path = tmp_path / "observed.json", tmp_path / "x.parquet"
+    words = ("--profile", "glm-5.1", "--context", 6000, "--resident-tokens", 1024, "-o", out)
+    assert "no scale" in run("observe", tmp_path / "m.txt", *words).stderr
+    assert json.loads(out.read_text())["fit"]["resident_tokens"] == 1024
+    made = run("trace", "synth", "--fit", out, "-o", path)
+    assert "the fit did not reach the rate of the server" in made.stderr
+    assert open_trace(path).metadata.notes["fit"]["resident_tokens"] == 1024
+    told = " ".join(run("trace", "info", path).output.split())
+    assert "6,000 tokens, 1,024 of them resident (counted: 0.1%, which no scale reaches)" in told
+
+
+def test_sglang_counts_no_drafts_and_names_another_model(tmp_path: Path) -> None:
+    registry = prometheus.CollectorRegistry()
+    tokens = prometheus.Counter("sglang:generation_tokens", "", ["model_name"], registry=registry)
+    tokens.labels("zai-org/GLM-5.1-FP8").inc(50)
+    metrics = Metrics(0, registry)
+    metrics.show([{"layer": n, "accesses": 500, "misses": 40, "bytes": 656} for n in range(2)])
+    (tmp_path / "m.txt").write_bytes(prometheus.generate_latest(registry))
+    path = tmp_path / "t.parquet"
+    demand = drafted(drift(steps=60, first_seq_len=400), 3, 2.0)
+    write(path, [demand], metadata(draft_tokens=3, model="SmolLM2"))
+    done = run("observe", tmp_path / "m.txt", "--trace", path, "--format", "json")
+    rows = {row["quantity"]: row for row in json.loads(done.stdout)["comparison"]}
+    row = rows["accepted tokens per step"]
+    assert (row["measured"], row["simulated"]) == (None, pytest.approx(2.0))
+    assert row["comparable"] == "SGLang does not count it"
+    assert "the server runs glm-5.1, and what is replayed is of SmolLM2:" in done.stderr
 
 
 def run(*words: Any) -> Any:

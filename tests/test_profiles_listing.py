@@ -102,6 +102,8 @@ def test_own_profiles(tmp_path: Path) -> None:
         ("engines", "sglang-0.4", "unknown name 'sglang-0.4' in engines; known: sglang-0.5.12"),
         ("links", "string", "unknown link 'string'; known: gb200-c2c"),
         (None, "h200", "name the table of 'h200'"),
+        ("models", "minimax-m3", "'minimax-m3' is in the table blocks, not in models"),
+        ("blocks", "glm-5.1", "'glm-5.1' is in the table models, not in blocks"),
     ],
 )
 def test_unknown_ones(table: str | None, name: str | None, message: str) -> None:

@@ -43,6 +43,14 @@ def check_accepted(accepted: float, draft_tokens: int) -> None:
         )
 
 
+def all_accepted(draft_tokens: int) -> str:
+    """Return the sentence on drafts whose acceptance was not told."""
+    return (
+        f"all {draft_tokens} queries of a step are taken as accepted, the most that can be: an"
+        f" engine accepts fewer, give `acceptance_length`"
+    )
+
+
 def drafted(demand: Demand, draft_tokens: int, accepted: float | None = None) -> Demand:
     """Return a demand of `draft_tokens` queries a step, made of one with a query a step.
 

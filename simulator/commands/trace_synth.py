@@ -11,12 +11,14 @@ from hisparse_sim.simulator.commands.setting_options import known_profiles
 from hisparse_sim.traces.commands.options import (
     counter,
     force_option,
+    in_options,
     layer_option,
     quiet_option,
     refuse_replacing,
     trace_output_option,
 )
 from hisparse_sim.traces.commands.values import Name, Number, Real, Seed, refuse_without, several
+from hisparse_sim.traces.drafts import all_accepted
 from hisparse_sim.traces.file.metadata import MOST_QUERIES
 from hisparse_sim.traces.terminal import note, wrote
 
@@ -113,7 +115,8 @@ def synth(
     \b
     hisparse-sim trace synth --profile glm-5.1 --layer 0,20,40,60 -o synth-glm.parquet
     hisparse-sim trace synth --profile deepseek-v3.2 --context 32k --layer 30 -o synth.parquet
-    hisparse-sim trace synth --profile glm-5.1 --layer 30 --draft-tokens 4 -o drafts.parquet
+    hisparse-sim trace synth --profile glm-5.1 --layer 30 --draft-tokens 4 --acceptance-length 2.7 \\
+        -o drafts.parquet
     hisparse-sim trace synth --like glm-5.2 --layer 0-9 -o shared.parquet
     hisparse-sim trace synth --fit observed.json -o like-ours.parquet
     hisparse-sim trace synth --shape cyclic --top-k 64 --context 4096 --distinct 512 -o scan.parquet
@@ -135,7 +138,7 @@ def synth(
     else:
         from hisparse_sim.simulator.serving.demand import profile_called, profile_like
         from hisparse_sim.simulator.serving.models import load_model
-        from hisparse_sim.traces.synth.fitted import read_fit
+        from hisparse_sim.traces.synth.fitted import reached, read_fit
         from hisparse_sim.traces.synth.generator import reshaped, synthesize
 
         if distinct is not None:
@@ -144,6 +147,8 @@ def synth(
         if fit is not None:
             asked, fitted_layers, queries, accepted = read_fit(fit)
             drafts = (queries, accepted)
+            if not reached(asked.fit):
+                note(f"the fit did not reach the rate of the server: {asked.stands_in}", quiet)
             others = [
                 name
                 for name, differs in {
@@ -167,6 +172,9 @@ def synth(
             if full_layers is None and model.indexer_layers < model.layers:
                 full_layers = model.indexed_layers
         assert asked is not None
+        if draft_tokens is not None and draft_tokens > 1 and acceptance_length is None:
+            said = all_accepted(draft_tokens)
+            note(in_options(said, click.get_current_context().command), quiet)
         synthesize(
             output,
             reshaped(asked, **changes),

@@ -336,7 +336,10 @@ def read_miss_curve(
     if others:
         units = " and ".join(map(plural, sorted(others)))
         wanted = "single tokens" if unit == TOKEN else plural(unit)
-        raise TraceError(f"{file} counts {units}, and serving models need {wanted}")
+        raise TraceError(
+            f"{file} counts {units}, and the model that is served selects {wanted}: name with"
+            f" `model` the one that was swept"
+        )
     if "rules" in rows and rows["rules"].notna().any():
         rules = rows["rules"].dropna().iloc[0]
         raise TraceError(

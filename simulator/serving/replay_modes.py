@@ -9,6 +9,7 @@ from hisparse_sim.simulator.replay.modes.sglang import SGLANG
 from hisparse_sim.simulator.replay.ranking import check_without_ranks, columns_for
 from hisparse_sim.simulator.serving.engines import load_engine
 from hisparse_sim.traces import Trace
+from hisparse_sim.traces.drafts import all_accepted
 
 
 def replay_mode(
@@ -108,6 +109,8 @@ def mode_notes(
             "the rows of drafts are those of the tokens that came, also where a draft is not"
             " accepted: the trace has no others"
         )
+        if mode.acceptance_length is None:
+            notes.append(all_accepted(queries))
     for trace in traces:
         for size in sizes:
             notes += mode.rules.refused(mode.queries(trace), trace.metadata.top_k, size)

@@ -36,7 +36,7 @@ from hisparse_sim.traces.drafts import check_accepted, drafted, tokens_verified
 from hisparse_sim.traces.errors import TraceError
 from hisparse_sim.traces.file.layer_types import FULL, layer_types_of
 from hisparse_sim.traces.file.metadata import Metadata
-from hisparse_sim.traces.file.units import COMPRESSED, block_unit, first_growth, positions_of
+from hisparse_sim.traces.file.units import COMPRESSED, TOKEN, block_unit, first_growth, positions_of
 from hisparse_sim.traces.machine_memory import refuse_too_large
 
 PROFILES_PATH = Path(__file__).parents[1] / "data" / "synth_profiles.json"
@@ -206,6 +206,8 @@ def synthesize(
     _check(profile)
     mean = float(draft_tokens if acceptance_length is None else acceptance_length)
     check_accepted(mean, draft_tokens)
+    if draft_tokens > 1 and _unit(profile) != TOKEN:
+        raise ValueError(f"drafts are modelled for single tokens, not for {profile.model}")
     tokens = tokens_verified(profile.steps, draft_tokens, mean)
     drawn = profile if draft_tokens == 1 else replace(profile, steps=tokens)
     _check(drawn)

@@ -12,6 +12,7 @@ from hisparse_sim.simulator.serving.profiles import (
     SECTIONS,
     ProfileError,
     find_profile,
+    match_profile,
     read_profiles,
 )
 from hisparse_sim.simulator.serving.steptimes import load_step_times, shipped_tables
@@ -53,6 +54,9 @@ def profiles(
 
 def _named(table: str, name: str, path: str | Path | None, known: list[str]) -> str:
     if table in SECTIONS:
+        others = [each for each in SECTIONS if each != table and match_profile(each, name, path)]
+        if others and match_profile(table, name, path) is None:
+            raise ProfileError(f"{name!r} is in the table {others[0]}, not in {table}")
         return find_profile(table, name, path).name
     raise ProfileError(f"unknown name {name!r} in {table}; known: {', '.join(known)}")
 
