@@ -137,7 +137,8 @@ def test_what_is_far_off_has_causes_and_what_was_measured_a_range(
 
 
 def test_the_page_has_these_figures(rows: dict[str, Reproduced]) -> None:
-    page = (Path(__file__).parents[1] / "docs" / "how-far-it-holds.md").read_text(encoding="utf-8")
+    page_path = Path(__file__).parents[1] / "docs" / "how-far-it-holds.md"
+    page = page_path.read_text(encoding="utf-8")
     two = summary(table(list(rows.values()))).set_index("sample")
     for sample, name in ((SHAPED, "shaped a choice"), (OUT, "out of sample")):
         group = two.loc[sample]
@@ -147,6 +148,9 @@ def test_the_page_has_these_figures(rows: dict[str, Reproduced]) -> None:
     row = rows["HiSparse, 32k/8k"]
     for rate in (row.host_low, row.ours, row.host_high):
         assert f"| {rate:,.0f} |" in host
+    time = page_path.with_name("memory-and-time.md").read_text(encoding="utf-8")
+    apart = rows["HiSparse, 32k/8k, lengths vary by 10 %"]
+    assert f"falls from {row.ours:,.0f} to {apart.ours:,.0f} tokens/s" in time
     for what, row in rows.items():
         text = f"{row.ours:,.1f}" if row.ours < 100 else f"{row.ours:,.0f}"
         assert text in page or not what.startswith(("GLM-5.2", "DeepSeek-V3.2,")), what
@@ -196,7 +200,7 @@ def test_plan_checks_a_config() -> None:
     result = CliRunner().invoke(cli, ["plan", "--config", '{"top_k": 1}', "--format", "json"])
     assert result.exit_code == 1
     rows = json.loads(result.stdout)
-    assert [row["severity"] for row in rows] == ["warning", "error", "error", "note"]
+    assert [row["severity"] for row in rows] == ["warning", "error", "error", "note", "note"]
     assert rows[2]["text"] == "device_buffer_size 2 is not a multiple of the page size, 64"
 
 
