@@ -115,8 +115,8 @@ def synth(
     \b
     hisparse-sim trace synth --profile glm-5.1 --layer 0,20,40,60 -o synth-glm.parquet
     hisparse-sim trace synth --profile deepseek-v3.2 --context 32k --layer 30 -o synth.parquet
-    hisparse-sim trace synth --profile glm-5.1 --layer 30 --draft-tokens 4 --acceptance-length 2.7 \\
-        -o drafts.parquet
+    hisparse-sim trace synth --profile glm-5.1 --layer 30 --draft-tokens 4 \\
+        --acceptance-length 2.7 -o drafts.parquet
     hisparse-sim trace synth --like glm-5.2 --layer 0-9 -o shared.parquet
     hisparse-sim trace synth --fit observed.json -o like-ours.parquet
     hisparse-sim trace synth --shape cyclic --top-k 64 --context 4096 --distinct 512 -o scan.parquet
