@@ -138,7 +138,7 @@ def test_score_beyond_half_precision(tmp_path: Path, kind: pa.DataType) -> None:
     path = write_table(tmp_path / "t.parquet", THREE.append_column("scores", fine), metadata())
     read = open_trace(path).read(open_trace(path).parts[0], ["scores"])
     assert read.scores is not None
-    assert read.scores.tolist() == [65504, -np.inf, 2]
+    assert read.scores.tolist() == [65504, -65504, 2]  # infinite ones as the largest
     large = pa.array([[1.0], [1e6], [2.0]], pa.list_(kind))
     path = write_table(tmp_path / "t.parquet", THREE.append_column("scores", large), metadata())
     trace = open_trace(path)

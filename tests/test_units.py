@@ -175,7 +175,7 @@ def test_rows_that_were_written_keep_it(blocks: Path, tokens: Path, tmp_path: Pa
     """As a miss curve they are refused; a report shows their misses, and prices tokens only."""
     curve = tmp_path / "rows.csv"
     assert run("sweep", blocks, "--buffer", "16", "--quiet", "-o", curve).exit_code == 0
-    with pytest.raises(ValueError, match="counts blocks of 4 tokens, and the model that is served selects single"):
+    with pytest.raises(ValueError, match="counts blocks of 4 tokens, and the model that is served"):
         read_miss_curve(curve, "lru", 100.0, 8)
     priced = tmp_path / "priced.csv"
     assert run("sweep", tokens, "--buffer", "16", "--link", "h200-pcie5", "--quiet", "-o",
