@@ -33,11 +33,13 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def heeded() -> Iterator[None]:
-    """A shell that starts the tests in the background has them ignore Ctrl-C, as would their
-    children."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    """A shell that starts the tests in the background has them ignore Ctrl-C, nohup the end of the
+    terminal, as would their children."""
+    interrupt = signal.signal(signal.SIGINT, signal.default_int_handler)
+    hangup = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
-    signal.signal(signal.SIGINT, before)
+    signal.signal(signal.SIGINT, interrupt)
+    signal.signal(signal.SIGHUP, hangup)
 
 
 def run(*arguments: str | Path) -> Result:
