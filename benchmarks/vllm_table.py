@@ -20,15 +20,12 @@ import numpy as np
 from hisparse_sim.gpu_replay.bench.grid import Bench
 from hisparse_sim.gpu_replay.harness.machine import describe_machine
 from hisparse_sim.gpu_replay.harness.timing import capture, interval, time_graphs, timer_us
-from hisparse_sim.gpu_replay.kernels.vllm import Vllm, pages_of
+from hisparse_sim.gpu_replay.kernels.vllm import Vllm
 from hisparse_sim.traces import open_trace
 
 
 def plans(bench: Bench, source: Path, rows: Any, sizes: list[int]) -> dict[str, Any]:
     """Return what plans every step once, by name: SGLang's, ours, and vLLM's by table size."""
-    places = bench.pools.host_locs, bench.pools.locs[0, :, : bench.buffer]
-    pages = pages_of(places[0], first=1), pages_of(places[1])
-    entries = bench.pools.host[0], bench.pools.device[0]
 
     def turn(swap_in: Any) -> None:
         for step in rows:
@@ -36,7 +33,7 @@ def plans(bench: Bench, source: Path, rows: Any, sizes: list[int]) -> dict[str, 
 
     found = {name: partial(turn, partial(bench.swap_in, name)) for name in ("sglang", "native")}
     for most in sizes:
-        state = Vllm(source, *entries, *pages, buffer=bench.buffer, most=most)
+        state = bench.vllm_state(source, most)
 
         def swap_in(step: Any, state: Vllm = state, **options: Any) -> None:
             state.swap_in(step, bench.row_requests, **options)

@@ -100,10 +100,14 @@ class Bench:
         self.one = torch.ones(1, dtype=torch.int32, device="cuda")
         self.timer_us = timer_us()
         if vllm is not None:
-            places = self.pools.host_locs, self.pools.locs[0, :, :buffer]
-            pages = pages_of(places[0], first=1), pages_of(places[1])
-            entries = self.pools.host[0], self.pools.device[0]
-            self._vllm = Vllm(vllm, *entries, *pages, buffer=buffer, most=top_k)
+            self._vllm = self.vllm_state(vllm, top_k)
+
+    def vllm_state(self, source: Path, most: int) -> Vllm:
+        """Return the state of vLLM's kernels in these pools, see there for `most`."""
+        places = self.pools.host_locs, self.pools.locs[0, :, : self.buffer]
+        pages = pages_of(places[0], first=1), pages_of(places[1])
+        entries = self.pools.host[0], self.pools.device[0]
+        return Vllm(source, *entries, *pages, buffer=self.buffer, most=most)
 
     def swap_in(self, kernel: str, rows: Any, **options: Any) -> None:
         """Launch one swap-in for the demanded positions int32 [batch, top_k]."""

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple, TypeVar
 from hisparse_sim.simulator.replay.kept import program
 from hisparse_sim.traces import TraceError
 from hisparse_sim.traces.arguments import whole_number
+from hisparse_sim.traces.stop_signals import STOP_SIGNALS
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -30,7 +31,6 @@ _STEPS_OF_A_CALL = 1 << 13  # times runs: tens of milliseconds, and Dask takes a
 _LEAST_AHEAD = 256  # calls
 _AHEAD = 4  # calls for each thread
 _FIRST_WORKER_S = 60
-_ASKING = ("SIGINT", "SIGTERM", "SIGHUP")  # to end; not the last on Windows
 
 
 class Workers(NamedTuple):
@@ -220,8 +220,7 @@ def _signals_told(tell: Callable[[], None]) -> Iterator[list[Callable[[], object
     if threading.current_thread() is not threading.main_thread():  # no handler interrupts others
         yield answers
         return
-    numbers = [getattr(signal, name) for name in _ASKING if hasattr(signal, name)]
-    handlers: dict[int, Any] = {number: signal.getsignal(number) for number in numbers}
+    handlers: dict[int, Any] = {number: signal.getsignal(number) for number in STOP_SIGNALS}
     handlers = {number: handler for number, handler in handlers.items() if callable(handler)}
 
     def come(number: int, frame: FrameType | None) -> None:

@@ -12,7 +12,6 @@ from hisparse_sim.policies import Policy
 from hisparse_sim.simulator.mrc.counted import (
     FACTS_NOTE,
     as_traces_or_facts,
-    counted_only,
     curve_counted,
 )
 from hisparse_sim.simulator.mrc.names import TEXTBOOK_LRU
@@ -26,6 +25,7 @@ from hisparse_sim.simulator.serving.replay_modes import mode_notes, policies_of,
 from hisparse_sim.simulator.serving.scenario import Scenario
 from hisparse_sim.simulator.serving.sweep_with_costs import (
     cost_model,
+    counted_without_link,
     page_notes,
     sizes_of,
     swap_in_over,
@@ -104,11 +104,9 @@ def curve(
     Raises what `sweep` raises, and ValueError for requests shorter than the window.
     """
     of = as_traces_or_facts(trace)
-    counted = counted_only(of)
     if len(of) > 1:
         raise ValueError(f"a curve is of one trace, and {of[0].path} holds facts of {len(of)}")
-    if counted and link is not None:
-        raise ValueError("a `link` takes the misses of every step: give the trace, not its facts")
+    counted = counted_without_link(of, link)
     mode = replay_mode(
         of,
         engine,

@@ -11,6 +11,7 @@ import numpy as np
 from hisparse_sim.policies import Policy
 from hisparse_sim.simulator.mrc.counted import (
     FACTS_NOTE,
+    CountedTrace,
     as_traces_or_facts,
     counted_only,
     sweep_counted,
@@ -132,9 +133,7 @@ def sweep(
     not tokens if costs are asked for; ValueError for other bad arguments.
     """
     of = as_traces_or_facts(traces)
-    counted = counted_only(of)
-    if counted and link is not None:
-        raise ValueError("a `link` takes the misses of every step: give the trace, not its facts")
+    counted = counted_without_link(of, link)
     mode = replay_mode(
         of,
         engine,
@@ -224,6 +223,15 @@ def sweep(
         parts_per_row=np.tile(swept.parts_per_row, times),
         notes=notes,
     )
+
+
+def counted_without_link(traces: Sequence[Trace], link: str | None) -> list[CountedTrace]:
+    """Return the traces if they are facts, [] if not. Raises TraceError for a mix, ValueError for
+    facts with a link."""
+    counted = counted_only(traces)
+    if counted and link is not None:
+        raise ValueError("a `link` takes the misses of every step: give the trace, not its facts")
+    return counted
 
 
 def sizes_of(

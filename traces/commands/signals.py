@@ -15,8 +15,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from hisparse_sim.traces.stop_signals import STOP_SIGNALS
+
 PATIENCE_S = 2.0  # from the second signal on
-_ASKING = ("SIGINT", "SIGTERM", "SIGHUP")  # not the last on Windows
 
 
 @contextmanager
@@ -30,13 +31,12 @@ def signals_end() -> Iterator[None]:
     def end(number: int, _: Any) -> None:
         raise SystemExit(128 + number)
 
-    asking = [getattr(signal, name) for name in _ASKING if hasattr(signal, name)]
     taken = {}
     try:
-        for number in asking:
+        for number in STOP_SIGNALS:
             if signal.getsignal(number) == signal.SIG_DFL:
                 taken[number] = signal.signal(number, end)
-        with _at_the_second({number: signal.getsignal(number) for number in asking}):
+        with _at_the_second({number: signal.getsignal(number) for number in STOP_SIGNALS}):
             yield
     finally:
         for number, handler in taken.items():
